@@ -8,8 +8,9 @@
 
 enum { MESSAGES = 2, SIZE = 3 };
 
-// The second message is to come to a place where nothing is, where its header is none, or it never comes.
-enum { BAD_BUFFER, BAD_HEADER, INTERRUPTED, RESTARTED, TIMED_OUT };
+// The second message is to come to a place where nothing is, where its header is none, to a list that is too long or of which a
+// part is, or it never comes.
+enum { BAD_BUFFER, BAD_HEADER, LONG_LIST, LONG_PART, INTERRUPTED, RESTARTED, TIMED_OUT };
 
 static void receive_two(struct end *e, int how)
 {
@@ -23,8 +24,10 @@ static void receive_two(struct end *e, int how)
     for (int i = 0; i < MESSAGES; i++) {
         v[i] = (struct iovec){how == BAD_BUFFER && i > 0 ? (char *)8 : bufs[i], SIZE};
         if (i == 0 || how != BAD_HEADER)
-            m[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = v + i, .msg_iovlen = 1}};
+            m[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = v + i, .msg_iovlen = how == LONG_LIST && i > 0 ? 2000 : 1}};
     }
+    if (how == LONG_PART)
+        v[1].iov_len = (size_t)-1;
     struct timeval limit = {how == TIMED_OUT ? 0 : 20, 50000};
     if (how >= INTERRUPTED) {
         if (how == TIMED_OUT)
@@ -80,9 +83,11 @@ static void what_is_left(struct end *e, int how)
 }
 static void a_bad_buffer(struct end *e) { what_is_left(e, BAD_BUFFER); }
 static void a_bad_header(struct end *e) { what_is_left(e, BAD_HEADER); }
+static void a_long_list(struct end *e) { what_is_left(e, LONG_LIST); }
+static void a_long_part(struct end *e) { what_is_left(e, LONG_PART); }
 static void interrupted(struct end *e) { what_is_left(e, INTERRUPTED); }
 static void restarted(struct end *e) { what_is_left(e, RESTARTED); }
 static void timed_out(struct end *e) { what_is_left(e, TIMED_OUT); }
 
-DIFF_MAIN(CASE(a_bad_buffer, COLD | STEADY), CASE(a_bad_header, COLD | STEADY), CASE(interrupted, COLD | STEADY),
-          CASE(restarted, COLD | STEADY), CASE(timed_out, COLD | STEADY))
+DIFF_MAIN(CASE(a_bad_buffer, COLD | STEADY), CASE(a_bad_header, COLD | STEADY), CASE(a_long_list, COLD | STEADY),
+          CASE(a_long_part, COLD | STEADY), CASE(interrupted, COLD | STEADY), CASE(restarted, COLD | STEADY), CASE(timed_out, COLD | STEADY))

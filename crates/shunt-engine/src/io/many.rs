@@ -1,6 +1,6 @@
 //! Several messages in one call.
 
-use libc::{c_int, c_uint, mmsghdr, msghdr, timespec};
+use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
 
 use super::buffer::{IOV_MAX, has_bad, is_bad, list, sendable};
 use super::message::{fill_in, has_control, recvmsg, sendmsg};
@@ -95,24 +95,34 @@ fn staying(conn: &Conn, call: impl FnOnce(&Stay) -> Outcome) -> Outcome {
 /// # Safety
 /// As for `recvmsg`; the header can be read.
 unsafe fn receive_one(conn: &Conn, stay: &Stay, message: *mut msghdr, flags: c_int) -> Outcome {
-    if !stay.goes_on(&stay.at(conn)) {
-        // SAFETY: the caller's promise.
-        return unsafe { recvmsg(conn.fd, message, flags) };
-    }
     // SAFETY: the caller's promise.
     unsafe {
         let header = message.read_unaligned();
-        match list(header.msg_iov, header.msg_iovlen) {
-            Ok(parts) if flags & libc::MSG_TRUNC == 0 && has_bad(parts) => {
-                Outcome::Fail(libc::EFAULT)
-            }
-            Ok(parts) => {
-                let outcome = stream::receive_in(conn, parts, flags, stay);
-                fill_in(&stay.at(conn), message, header, flags, outcome)
-            }
-            Err(_) => Outcome::Fail(libc::EMSGSIZE),
+        let parts = match parts_of(&header) {
+            Ok(parts) => parts,
+            Err(outcome) => return outcome,
+        };
+        if !stay.goes_on(&stay.at(conn)) {
+            return recvmsg(conn.fd, message, flags);
         }
+        if flags & libc::MSG_TRUNC == 0 && has_bad(parts) {
+            return Outcome::Fail(libc::EFAULT);
+        }
+        let outcome = stream::receive_in(conn, parts, flags, stay);
+        fill_in(&stay.at(conn), message, header, flags, outcome)
     }
+}
+
+/// A message's list of buffers, or how the kernel refuses it (`copy_msghdr_from_user`).
+///
+/// # Safety
+/// As for [`list`].
+unsafe fn parts_of<'a>(header: &msghdr) -> Result<&'a [iovec], Outcome> {
+    if header.msg_iovlen > IOV_MAX {
+        return Err(Outcome::Fail(libc::EMSGSIZE));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { list(header.msg_iov, header.msg_iovlen) }
 }
 
 /// # Safety
@@ -286,12 +296,12 @@ unsafe fn send_one(conn: &Conn, stay: &Stay, header: &msghdr, flags: c_int) -> O
     }
     // SAFETY: the caller's promise.
     unsafe {
-        match list(header.msg_iov, header.msg_iovlen) {
+        match parts_of(header) {
             Ok(parts) if has_bad(parts) && sendable(parts).is_empty() => {
                 Outcome::Fail(libc::EFAULT)
             }
             Ok(parts) => stream::send_in(conn, sendable(parts), flags, stay),
-            Err(_) => Outcome::Fail(libc::EMSGSIZE),
+            Err(outcome) => outcome,
         }
     }
 }
