@@ -91,7 +91,8 @@ mod tests {
         shell.wait().unwrap();
         let orphan: u32 = line.trim().parse().unwrap();
         let is_left = || descendants(std::process::id()).contains(&orphan);
-        assert!(wait_until(LIMIT, is_left));
+        // The shell tells of it before it has become `sleep`.
+        assert!(wait_until(LIMIT, || is_left() && comm(orphan) == "sleep"));
         assert!(reap(&spared).is_empty() && is_left());
         signal(orphan, Signal::TERM);
         let mut ended = Vec::new();
