@@ -57,9 +57,12 @@ impl<'a> Stopped<'a> {
 
     /// Whether the holder of a token of the peer's is stopped, as of the last look.
     pub(super) fn is_holder_of(&mut self, token: &Token) -> bool {
-        self.spins == Self::SPINS
-            && self.looks.is_due(sys::now())
-            && self.conn.is_held_by_stopped(token)
+        self.is_look_due() && self.conn.is_held_by_stopped(token)
+    }
+
+    /// Whether it is time to look at the process of the peer's.
+    pub(super) fn is_look_due(&mut self) -> bool {
+        self.spins == Self::SPINS && self.looks.is_due(sys::now())
     }
 
     /// One turn.

@@ -2,6 +2,7 @@
 
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
+use shunt_shm::token::Token;
 
 use super::Conn;
 use super::errors::{resets_by_word, tells_of_reset};
@@ -71,9 +72,7 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
             break;
         }
         let token = &conn.pair.peer.receiving.token;
-        if !await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE)
-            && conn.is_held_by_stopped(token)
-        {
+        if !await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE) && is_absent(conn, token) {
             // The next attempt waits for nobody.
             until = Some(now);
         } else {
@@ -83,17 +82,25 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
 }
 
 /// Waits until the peer is not in the middle of a receive, or has recalled the stream. `false`: it
-/// still receives, and the caller is not `patient` any more, or the peer is stopped there.
+/// still receives, and the caller is not `patient` any more, or the peer is [absent](is_absent).
 pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
     let token = &conn.pair.peer.receiving.token;
     let mut stopped = Stopped::new(conn);
     while token.is_taken() && (!owed::is_recalled(conn) || owed::cannot_send(conn)) {
-        if !patient() || stopped.is_holder_of(token) {
+        if !patient() || stopped.is_look_due() && is_absent(conn, token) {
             return false;
         }
         stopped.turn();
     }
     true
+}
+
+/// Whether nobody knows when the peer's process that has this token continues: it is stopped; or it was killed there, and at most a
+/// relative takes the token over, with a call of its own.
+fn is_absent(conn: &Conn, token: &Token) -> bool {
+    conn.is_held_by_stopped(token)
+        || conn.is_held_by_dead(token)
+        || owed::has_died_with(conn, token)
 }
 
 /// Tries once to leave. With the sending token. `true`: the peer is in the middle of a receive, or of a recall, for which the

@@ -28,11 +28,12 @@ pub(super) use kernel_room::{Roomy, has_room};
 #[cfg(test)]
 pub(super) use look::CROWDED;
 pub(super) use look::GROWTH_MS;
+use look::await_peer;
+pub(super) use look::has_died_with;
 pub(super) use look::{
     PATIENCE, forget_waits_that_are_over, goes_on, has_died_elsewhere, is_being_withdrawn,
     is_held_up,
 };
-use look::{await_peer, has_died_with};
 pub(crate) use look::{cannot_send, is_due, is_owing, is_recalled, is_withdrawn};
 use resend::send_owed;
 pub(super) use resend::{Debt, resend};

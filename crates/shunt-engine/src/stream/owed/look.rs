@@ -88,7 +88,7 @@ pub(crate) fn is_owing(conn: &Conn) -> bool {
 }
 
 /// Whether the peer's last process died with one of its tokens, or the connection is over.
-pub(super) fn has_died_with(conn: &Conn, token: &Token) -> bool {
+pub(in crate::stream) fn has_died_with(conn: &Conn, token: &Token) -> bool {
     const OVER: i16 = libc::POLLHUP | libc::POLLERR;
     let ended = sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER);
     // In this order: a peer's word of its end comes before its kernel's.
