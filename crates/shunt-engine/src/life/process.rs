@@ -112,6 +112,7 @@ fn leave_for_program() {
     if thread::owns_descriptors() {
         inherit::leave_the_rest();
         epoll::give_back();
+        inherit::lose_the_rest();
     }
     stats::write_if_any();
 }
@@ -121,6 +122,9 @@ fn leave_for_program() {
 pub fn after_exec() {
     if thread::is_used() {
         stats::forget_written();
+        if thread::owns_descriptors() {
+            inherit::keep_the_rest();
+        }
     }
 }
 
