@@ -19,6 +19,27 @@ static void in_step(struct end *e)
     }
 }
 
+// Each sends many messages of a byte before it receives the other's. TCP puts them together.
+static void small_in_step(struct end *e, int waits)
+{
+    enum { BYTES = 250000 };
+    // `put` waits by `poll` then.
+    nonblocking(FD, !waits);
+    for (size_t i = 0; i < BYTES; i++) {
+        unsigned char byte;
+        fill(&byte, 1, i, e->role);
+        if (put(FD, &byte, 1) != 1) {
+            say(e, "sending stopped: %s", errname(errno));
+            return;
+        }
+    }
+    expect(e, FD, BYTES, !e->role);
+    produce(e, FD, 10, 7);
+    expect(e, FD, 10, 7);
+}
+static void small_in_calls(struct end *e) { small_in_step(e, 1); }
+static void small_in_poll(struct end *e) { small_in_step(e, 0); }
+
 // A sender that nobody receives from yet.
 static void unread(struct end *e, int sndbuf, size_t n)
 {
@@ -146,6 +167,7 @@ static void grown_beyond_ring(struct end *e, void *(*waits)(void *))
 static void grown_beyond_writer(struct end *e) { grown_beyond_ring(e, write_one); }
 static void grown_beyond_set(struct end *e) { grown_beyond_ring(e, await_room); }
 
-DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
+DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(small_in_calls, TWO | COLD), CASE(small_in_poll, TWO | COLD),
+          CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
           CASE(bound_before, BARE), CASE(both_little, TWO | BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD),
           CASE(grown_beyond_writer, TWO | COLD), CASE(grown_beyond_set, TWO | COLD))

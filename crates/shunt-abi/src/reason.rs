@@ -61,7 +61,7 @@ reasons! {
     DaemonLost = 22, "DAEMON_LOST", "shuntd went away before the connection was paired.";
     Version = 23, "VERSION", "The daemon speaks another version: restart it.";
     IoUring = 24, "IO_URING", "The process uses the connection by io_uring, or may do so unseen; such calls cannot be served from shared memory.";
-    Blocked = 25, "BLOCKED", "A full ring had to wait where only the kernel can wake the sender, so TCP took over.";
+    Blocked = 25, "BLOCKED", "A full ring had to wait where only the kernel can wake the sender, or takes more small messages, so TCP took over.";
     Protocol = 26, "PROTOCOL", "The other end wrote something impossible into shared memory; the connection was reset.";
     Edge = 27, "EDGE", "An edge-triggered set has not been waited on since the pairing, or several sets are.";
     HolderDied = 28, "HOLDER_DIED", "A process that shared the connection by fork was killed while it took bytes; how many is not known, so the connection was reset.";

@@ -75,15 +75,19 @@ impl BothEnds {
         self.fds.map(|fd| Conn::of(fd).unwrap())
     }
 
-    /// The accepted end sends these bytes, all of which have room.
-    pub(crate) fn send(&self, bytes: &[u8]) {
+    /// The accepted end sends these bytes, as many as have room.
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> Outcome {
         let parts = [iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         }];
         // SAFETY: the bytes are there.
-        let sent = unsafe { stream::send(&self.conns()[0], &parts, libc::MSG_DONTWAIT) };
-        assert_eq!(sent, Outcome::Done(bytes.len() as isize));
+        unsafe { stream::send(&self.conns()[0], &parts, libc::MSG_DONTWAIT) }
+    }
+
+    /// The accepted end sends these bytes, all of which have room.
+    pub(crate) fn send(&self, bytes: &[u8]) {
+        assert_eq!(self.try_send(bytes), Outcome::Done(bytes.len() as isize));
     }
 
     /// What the connecting end has to receive, up to `MOST` bytes.

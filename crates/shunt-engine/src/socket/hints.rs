@@ -23,7 +23,7 @@ pub(crate) struct Hints {
     /// Set when a wait for a peer in the middle of a change of way came to nothing: for a withdrawal, 1 + the bytes that had been
     /// read of the ring; for a recall, the bit [`RECALL`]. [`IN_VAIN`] is set with it.
     in_vain: AtomicU64,
-    /// 1 + how far the peer, on another host, had read of the ring when that was last found full for the first time; and when that was, in nanoseconds.
+    /// 1 + how far the peer had read of the ring when that was last found full for the first time; and when that was, in nanoseconds.
     full: [AtomicU64; 2],
     /// Proposals to enter the ring, since the ring was entered last ([`crate::reach::propose`]).
     pub(crate) proposals: AtomicU32,
@@ -95,7 +95,7 @@ impl Hints {
         }
     }
 
-    /// The ring is full, of which a peer on another host has read `read` bytes. Returns for how long that peer has read nothing, in nanoseconds.
+    /// The ring is full, of which the peer has read `read` bytes. Returns for how long that peer has read nothing, in nanoseconds.
     pub(crate) fn note_full(&self, read: u64, now: u64) -> u64 {
         let [at, since] = &self.full;
         if at.swap(read.wrapping_add(1), Ordering::Relaxed) != read.wrapping_add(1) {

@@ -1,5 +1,7 @@
 //! When and how does the outgoing direction leave the ring and go back to TCP?
 
+use std::sync::atomic::Ordering;
+
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
@@ -9,6 +11,7 @@ use super::errors::{resets_by_word, tells_of_reset};
 use super::holder::Stopped;
 use super::owed::{self, Debt, Withdrawal};
 use super::ring_end::end_ring;
+use super::wait::SELDOM;
 use crate::config::hesitate;
 use crate::socket::returning::is_wish;
 use crate::thread::{Rest, give};
@@ -41,6 +44,26 @@ pub(crate) fn leave_to_half_closed(conn: &Conn) -> bool {
         && conn.is_on_ring()
         && conn.in_flight() > 0
         && leave_if_ending(conn)
+}
+
+/// For a sender that finds its ring full. Beside each message lie eight bytes or more there, and TCP puts small messages together: it takes
+/// more of them than the ring, and programs that all send before they receive count on that. So a ring that is full of small messages, of
+/// which the peer reads nothing for [`SELDOM`], is left. Without a token. `true`: the direction has gone back to TCP.
+#[cold]
+pub(crate) fn leave_full_of_small(conn: &Conn) -> bool {
+    if conn.is_mirrored()
+        || !conn.is_on_ring()
+        || conn.has_room()
+        || conn.in_flight() > conn.most() / 4 * 3
+    {
+        return false;
+    }
+    let read = conn.pair.peer.progress.bytes.load(Ordering::Acquire);
+    if conn.socket.hints.note_full(read, sys::now()) < SELDOM {
+        return false;
+    }
+    leave_ring(conn, Reason::Blocked);
+    conn.way_out() != Way::Ring
 }
 
 /// How long a sender that leaves its ring waits for a peer that is in the middle of a receive, in nanoseconds.
@@ -172,7 +195,7 @@ pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use std::process::Command;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     use shunt_abi::message::FLAG_DIED;
 
@@ -264,6 +287,36 @@ mod tests {
         while naps() - before <= 3 {
             assert!(sys::now() < until, "it does not rest");
             leave_ring_within(conn, Reason::SocketOption, PATIENCE);
+        }
+    }
+
+    /// Whether the accepted end leaves its ring, which has been full of messages of this size for so many nanoseconds.
+    fn leaves_full(ends: &BothEnds, size: usize, full_for: u64) -> bool {
+        let message = vec![1; size];
+        while matches!(ends.try_send(&message), Outcome::Done(_)) {}
+        let [conn, peer] = &ends.conns();
+        let read = peer.pair.own.progress.bytes.load(Ordering::Relaxed);
+        let hints = &conn.socket.hints;
+        // It was noted when the last message had no room.
+        hints.note_full(read.wrapping_add(1), 0);
+        hints.note_full(read, sys::now().saturating_sub(full_for));
+        leave_full_of_small(conn)
+    }
+
+    #[test]
+    fn a_ring_that_stays_full_of_small_messages_is_left() {
+        for (size, full_for, leaves) in [(1, SELDOM, true), (1, 0, false), (60_000, SELDOM, false)]
+        {
+            let ends = BothEnds::attached();
+            ends.send(b"x");
+            assert_eq!(ends.receive::<1>(), b"x");
+            assert_eq!(
+                leaves_full(&ends, size, full_for),
+                leaves,
+                "{size} {full_for}"
+            );
+            let is_on_ring = ends.conns()[0].way_out() == Way::Ring;
+            assert_eq!(is_on_ring, !leaves);
         }
     }
 

@@ -14,7 +14,7 @@ use shunt_shm::wake::Address;
 
 use super::Conn;
 use super::downgrade::downgrade;
-use super::leave::leave_if_ending;
+use super::leave::{leave_full_of_small, leave_if_ending};
 use super::meet::meet_peer;
 use super::owed;
 use super::spin::{self, Peer, Spin};
@@ -152,7 +152,8 @@ fn sleep(
     if want == Want::Room && leave_if_ending(here) {
         return Ok(Waited::Enough);
     }
-    if want == Want::Room && here.is_mirrored() && owed::has_room_again(here) {
+    let goes_on = || here.is_mirrored() && owed::has_room_again(here);
+    if want == Want::Room && (goes_on() || leave_full_of_small(here)) {
         return Ok(Waited::Enough);
     }
     let until = until(here, want, deadline);
