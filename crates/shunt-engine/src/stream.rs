@@ -58,7 +58,7 @@ pub(crate) use aside::{
 pub(crate) use attempt::MSG_BEHIND;
 pub(crate) use bound::{bound, resize, unsent, waits_for_many};
 pub(crate) use close::{
-    before_close, before_close_under_sleeper, before_loss, hand_over, let_go, make_way, shutdown,
+    before_close, before_close_under_sleeper, hand_over, let_go, make_way, shutdown,
 };
 pub(crate) use conn::{Conn, turns};
 pub(crate) use downgrade::{downgrade, give_up, is_plain};

@@ -2,8 +2,6 @@
 //! program may not run under Shunt, so each such connection becomes a plain kernel socket first.
 //! What lies unread in its ring then comes by TCP (`stream/downgrade.rs`).
 
-use std::sync::atomic::Ordering;
-
 use libc::c_int;
 use shunt_abi::Reason;
 
@@ -140,36 +138,6 @@ pub(super) fn leave_the_rest() {
                 socket.set_plain(socket.stage(), Reason::Inherited);
             }
             socket.share.leave();
-        }
-    });
-}
-
-/// Before an exec of this process: what ends with it ends as if the process were killed.
-pub(super) fn lose_the_rest() {
-    entry::each(|fd, entry| {
-        if let Entry::Socket(socket) = entry
-            && let Some(conn) = Conn::attached(socket, fd)
-            && !survives(fd)
-            && let Some(before) = stream::before_loss(&conn)
-        {
-            let on = if before.l_onoff == 0 { 1 } else { 2 };
-            let word = on << 32 | u64::from(before.l_linger as u32);
-            socket.settings.lingers.store(word, Ordering::Relaxed);
-        }
-    });
-}
-
-/// After an exec that has failed.
-pub(super) fn keep_the_rest() {
-    entry::each(|fd, entry| {
-        let Entry::Socket(socket) = entry else { return };
-        let word = socket.settings.lingers.swap(0, Ordering::Relaxed);
-        if word != 0 {
-            let before = libc::linger {
-                l_onoff: c_int::from(word >> 32 == 2),
-                l_linger: word as u32 as c_int,
-            };
-            let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &before);
         }
     });
 }

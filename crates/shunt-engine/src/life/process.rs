@@ -112,7 +112,6 @@ fn leave_for_program() {
     if thread::owns_descriptors() {
         inherit::leave_the_rest();
         epoll::give_back();
-        inherit::lose_the_rest();
     }
     stats::write_if_any();
 }
@@ -122,9 +121,6 @@ fn leave_for_program() {
 pub fn after_exec() {
     if thread::is_used() {
         stats::forget_written();
-        if thread::owns_descriptors() {
-            inherit::keep_the_rest();
-        }
     }
 }
 

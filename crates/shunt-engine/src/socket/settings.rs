@@ -2,7 +2,7 @@
 //! `setsockopt` writes it with relaxed order: a thread that sleeps or sends at the same time may see the old value
 //! or the new one, as in the kernel.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 
 use libc::c_int;
 
@@ -46,9 +46,6 @@ pub(crate) struct Settings {
     pub(crate) keepalive: [AtomicI32; 3],
     /// Some other option has been set, so that nobody knows whether the socket is like a new one.
     pub(crate) is_odd: AtomicBool,
-    /// Until an exec that does not keep the connection has failed: what `SO_LINGER` is to be set to again, its time in the low
-    /// half, and in the high half 1, or 2 if it was on. 0: there is no such exec.
-    pub(crate) lingers: AtomicU64,
     /// `SO_TIMESTAMP` or its like, by which `recvmsg` tells when the bytes came; 0: none is set.
     pub(crate) tells_time: AtomicI32,
     /// An option is set that only the kernel can do, and that what a listener accepts has, too: a peek that begins where the last
@@ -70,7 +67,6 @@ impl Settings {
         self.on.store(0, o);
         self.keepalive.iter().for_each(|before| before.store(0, o));
         self.is_odd.store(false, o);
-        self.lingers.store(0, o);
     }
 
     /// The program sets an option to this number; `None`: to something else.

@@ -256,28 +256,14 @@ pub(crate) fn before_close(conn: &Conn) {
     }
 }
 
-/// With this linger time the kernel's `close` resets the connection.
-const RESETS: libc::linger = libc::linger {
-    l_onoff: 1,
-    l_linger: 0,
-};
-
-/// The process is about to become a program that does not get the connection: if something is unread, the kernel resets the
-/// connection as it closes it. (Nothing is said in memory, since the exec may fail.) Returns the linger time to be set then.
-#[cold]
-pub(crate) fn before_loss(conn: &Conn) -> Option<libc::linger> {
-    if downgrade::is_plain(conn) || conn.is_shared() || !leaves_unread(conn) {
-        return None;
-    }
-    let before = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER).ok()?;
-    sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &RESETS).ok()?;
-    Some(before)
-}
-
 /// TCP resets a connection whose data was thrown away (RFC 2525, 2.17).
 fn reset_with_close(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::UNREAD);
-    let set = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &RESETS);
+    let now = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    let set = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
     if set.is_err() {
         sys::reset(conn.fd);
     }
