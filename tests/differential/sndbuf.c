@@ -167,7 +167,7 @@ static void grown_beyond_ring(struct end *e, void *(*waits)(void *))
 static void grown_beyond_writer(struct end *e) { grown_beyond_ring(e, write_one); }
 static void grown_beyond_set(struct end *e) { grown_beyond_ring(e, await_room); }
 
-DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(small_in_calls, TWO | COLD), CASE(small_in_poll, TWO | COLD),
+DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(small_in_calls, TWO | COLD | STEADY), CASE(small_in_poll, TWO | COLD | STEADY),
           CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
           CASE(bound_before, BARE), CASE(both_little, TWO | BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD),
           CASE(grown_beyond_writer, TWO | COLD), CASE(grown_beyond_set, TWO | COLD))
