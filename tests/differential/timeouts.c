@@ -891,7 +891,7 @@ static void closed_under_receive_limit(struct end *e) { closed_under_limit(e, SO
 static void closed_under_send_limit(struct end *e) { closed_under_limit(e, SO_SNDTIMEO, send_until_late); }
 
 DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limit_by_dup, 0), CASE(closed_under_receive_limit, SPLIT),
-          CASE(closed_under_send_limit, SPLIT),
+          CASE(closed_under_send_limit, SPLIT | STEADY),
           CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(send_without_patience, STEADY), CASE(interrupted, COLD), CASE(restarted, TWO | COLD), CASE(restarted_without_poll, SPLIT | COLD),
           CASE(ignored, TWO), CASE(stopped, SPLIT),
           KNOWN(stopped_with_limit, SPLIT, "signal(7) leaves open whether SIGCONT ends such a call"), CASE(send_interrupted, 0), CASE(full_send_interrupted, STEADY),

@@ -39,7 +39,9 @@ fn go_back(all: bool) {
             return;
         }
         // Nothing needs TCP at once: the peer may first read some of what is unread.
-        if Conn::attached(socket, fd).is_some_and(|conn| is_too_much_for_tcp(&conn)) {
+        if Conn::attached(socket, fd)
+            .is_some_and(|conn| is_too_much_for_tcp(&conn) || is_in_use(&conn))
+        {
             if wished.is_some() {
                 control::wish_again();
             }
@@ -48,4 +50,52 @@ fn go_back(all: bool) {
         socket.dealings.wished.store(0, Ordering::Relaxed);
         give_up(socket, fd, wished.unwrap_or(Reason::Requested), |_| ());
     });
+}
+
+/// Whether a thread is in the middle of a call on the connection, of this process or of a relative. That may last for as long as this
+/// thread sleeps: it may be the one that fills the call's memory (`userfaultfd`).
+fn is_in_use(conn: &Conn) -> bool {
+    let own = conn.pair.own;
+    [&own.sending.token, &own.receiving.token]
+        .iter()
+        .any(|token| token.is_taken() && !thread::is_held_by_dead(token))
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn nobody_waits_for_a_call_of_another_thread_to_go_back() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        assert_eq!(ends.receive::<1>(), b"x");
+        let (socket, fd) = (ends.sockets[0], ends.fds[0]);
+        let wish = || {
+            socket
+                .dealings
+                .wished
+                .store(Reason::Requested as u8, Ordering::Relaxed);
+            go_back(false);
+            socket.dealings.wished.load(Ordering::Relaxed) != 0
+        };
+        let ((taken, is_taken), (end, is_over)) = (mpsc::channel(), mpsc::channel());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let token = &Conn::of(fd).unwrap().pair.own.sending.token;
+                assert!(thread::try_take(token));
+                taken.send(()).unwrap();
+                is_over.recv().unwrap();
+                thread::give(token);
+            });
+            is_taken.recv().unwrap();
+            assert!(wish() && control::take_wishes(), "it is to be done later");
+            end.send(()).unwrap();
+        });
+        assert!(!wish());
+        assert!(!ends.conns()[0].is_on_ring());
+    }
 }
