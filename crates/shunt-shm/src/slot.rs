@@ -147,7 +147,7 @@ pub struct Face {
     pub wait: AtomicU32,
     /// Counts the times a thread went to sleep here: a waker calls once for each.
     pub epoch: AtomicU32,
-    /// 1 + the core on which a thread last waited for something to arrive, so that a
+    /// 1 + the core on which a thread last waited for something to arrive, or called the peer, so that a
     /// peer that waits on the same one makes way for it at once; 0: not known.
     pub core: AtomicU32,
     /// The life for which this side is ready: in the one before it both directions are the

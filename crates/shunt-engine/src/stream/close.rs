@@ -1,6 +1,8 @@
 //! Ending a connection: `shutdown`, the last `close`, and a peer that breaks
 //! the protocol.
 
+mod last_bytes;
+
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
@@ -10,6 +12,7 @@ use shunt_shm::path;
 use shunt_shm::publish;
 use shunt_shm::slot::{self};
 
+use self::last_bytes::await_reader;
 use super::aside;
 use super::downgrade;
 use super::leave::{await_receiver, leave_ring};
@@ -111,6 +114,9 @@ fn before_end(conn: &Conn, most: u64) {
         conn.is_shared() && conn.pair.peer.face.wait.load(Ordering::Acquire) & LOOKS != 0
     };
     let few = || (1..=most).contains(&conn.in_flight());
+    if conn.is_on_ring() && few() && !stays() {
+        await_reader(conn);
+    }
     let mut until = None;
     while conn.is_on_ring() && few() && !stays() && conn.take(&conn.pair.own.sending.token) {
         let waits = conn.is_on_ring() && owed::withdraw(conn) == Withdrawal::PeerReceives;

@@ -117,10 +117,17 @@ fn yield_now(now: u64) -> Yielded {
 /// Lets others have the processor for a turn, unless strangers want it.
 #[cold]
 pub(super) fn make_way() {
+    yield_once();
+}
+
+/// Lets others have the processor for a turn. Returns how long they had it (ticks); `None`: strangers want it, so it was not given.
+#[cold]
+pub(super) fn yield_once() -> Option<u64> {
     let now = sys::ticks();
-    if !CROWD.is_there(now) {
-        yield_now(now);
+    if CROWD.is_there(now) {
+        return None;
     }
+    Some(yield_now(now).took.saturating_sub(YIELD))
 }
 
 /// Notes that a spin has not paid, or was not begun. Returns `false`.

@@ -12,7 +12,7 @@ use super::owed::publish;
 use super::{Conn, meet};
 use crate::link::Pair;
 use crate::socket::Socket;
-use crate::thread::give;
+use crate::thread::{give, is_alone};
 use crate::{reach, sys, tcp, wake};
 
 /// What has happened.
@@ -167,11 +167,26 @@ impl Conn<'_> {
         !failed
     }
 
-    /// If the peer is about to be called because of data: it may be better to call it from its own core.
+    /// If the peer is about to be called because of data: it may be better to call it from its own core. And if it shares this one it
+    /// should make way next time: a thread that sleeps is woken by each message anew, in the place of the one that sends them.
     fn before_call(&self, called: &AtomicU32, epoch: u32, news: News) {
         if news == News::Data && called.load(Ordering::Relaxed) != epoch && !self.is_mirrored() {
+            self.say_core();
             meet::before_call(self);
         }
+    }
+
+    /// Says on which core this thread is, unless that would say little: the process has several threads, or a set waits for the
+    /// connection, too. Returns it: 1 + its number.
+    pub(super) fn say_core(&self) -> u32 {
+        let said = &self.pair.own.face.core;
+        let here = sys::core();
+        let is_sole = is_alone() && self.socket.items.is_empty();
+        let core = if is_sole { here } else { 0 };
+        if said.load(Ordering::Relaxed) != core {
+            said.store(core, Ordering::Relaxed);
+        }
+        here
     }
 
     /// A thread that was called and has not come may have been killed. This asks the kernel about that now and

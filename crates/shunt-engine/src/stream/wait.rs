@@ -23,7 +23,7 @@ use super::wish::see_to_wishes;
 use crate::config::hesitate;
 use crate::hold::Taken;
 use crate::sys::{self, Errno};
-use crate::thread::{give, is_alone, signals::Seen};
+use crate::thread::{give, signals::Seen};
 use crate::wake::{self, Place};
 
 mod in_kernel;
@@ -82,19 +82,12 @@ pub(crate) fn wait(
     Ok(Waited::Enough)
 }
 
-/// Where the peer is that this thread is about to wait for. Also says where this thread is, unless that would say
-/// little: the process has several threads, or waits for the connection by a set, too.
+/// Where the peer is that this thread is about to wait for. Also says where this thread is.
 fn locate_peer(conn: &Conn, want: Want) -> Peer {
     if want == Want::Room {
         return Peer::Somewhere;
     }
-    let own = &conn.pair.own.face.core;
-    let here = sys::core();
-    let is_sole = is_alone() && conn.socket.items.is_empty();
-    let core = if is_sole { here } else { 0 };
-    if own.load(Ordering::Relaxed) != core {
-        own.store(core, Ordering::Relaxed);
-    }
+    let here = conn.say_core();
     spin::compare(here, conn.pair.peer.face.core.load(Ordering::Relaxed))
 }
 
