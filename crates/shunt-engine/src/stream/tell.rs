@@ -178,6 +178,7 @@ impl Conn<'_> {
 
     /// Says on which core this thread is, unless that would say little: the process has several threads, or a set waits for the
     /// connection, too. Returns it: 1 + its number.
+    #[inline(always)]
     pub(super) fn say_core(&self) -> u32 {
         let said = &self.pair.own.face.core;
         let here = sys::core();
