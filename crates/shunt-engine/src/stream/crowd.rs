@@ -164,7 +164,7 @@ fn lasts(until: &AtomicU64, now: u64) -> bool {
 
 /// An absence longer than this (about 1.15 ms) is mostly no series of short turns: the yield has
 /// given a stranger a time slice (1.4 ms on two cores, and more where there are more).
-const SLICE: u64 = 3_000_000;
+pub(super) const SLICE: u64 = 3_000_000;
 
 /// A thread that yields to a peer on another core gives its own to a stranger, if there is one: a slice each time
 /// (1.4 ms on two cores, Linux 6.18, which is no crowd yet), and it queues behind that one when it is woken next.

@@ -20,7 +20,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::crowd::{AWAY, Crowd, Seen, Stranger};
+use super::crowd::{AWAY, Crowd, SLICE, Seen, Stranger};
 use super::together::Together;
 use crate::link::Link;
 use crate::sys;
@@ -130,6 +130,11 @@ pub(super) fn yield_once() -> Option<u64> {
     Some(yield_now(now).took.saturating_sub(YIELD))
 }
 
+/// Whether a yield has given others so much that a stranger has probably had it.
+pub(super) fn is_slice(others: u64) -> bool {
+    others > SLICE
+}
+
 /// Notes that a spin has not paid, or was not begun. Returns `false`.
 fn failed() -> bool {
     let failed = FAILED.load(Ordering::Relaxed);
@@ -214,7 +219,8 @@ pub(super) fn give_turn() -> bool {
     let may =
         FAILED.load(Ordering::Relaxed) == 0 && !CROWD.is_there(now) && !TOGETHER.is_for_long(now);
     if may {
-        yield_now(now);
+        let took = yield_now(now).took;
+        TOGETHER.note_turn(now.wrapping_add(took));
     }
     may
 }
@@ -312,6 +318,9 @@ impl Spin {
             self.yielded = true;
             self.turns |= 7;
             let Yielded { took, absent } = yield_now(now);
+            if self.at_once {
+                TOGETHER.note_turn(now.wrapping_add(took));
+            }
             if !is_known {
                 STRANGER.note_yield(absent, now.wrapping_add(took));
             }

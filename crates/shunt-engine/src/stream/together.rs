@@ -51,6 +51,12 @@ impl Together {
         !(1..=LAST).contains(&left)
     }
 
+    /// Such a yield has ended. What others had of the core meanwhile says nothing of whether the ends are apart.
+    #[inline]
+    pub(super) fn note_turn(&self, now: u64) {
+        self.seen.store(now, Ordering::Relaxed);
+    }
+
     /// The ends have met on a core, after having been apart for `apart` ticks. Where they meet soon after
     /// they have parted, to part them is of little use.
     #[cold]
@@ -120,6 +126,17 @@ mod tests {
         for n in 1..1000 {
             assert!(!together.is_for_long(n * 2 * MS));
         }
+    }
+
+    #[test]
+    fn a_turn_that_a_stranger_has_had_does_not_put_the_ends_apart() {
+        let (together, mut now, mut turns) = (Together::new(), 100 * MS, 0);
+        while !together.is_for_long(now) {
+            now += 3 * MS / 2;
+            together.note_turn(now);
+            (now, turns) = (now + MS / 500, turns + 1);
+        }
+        assert_eq!(turns, 1);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! connection to a program that has no rings. But by TCP the reader takes each of a million small messages by a system call of its own. A
 //! reader that empties the ring just now is done sooner than that, so it is waited for, as long as it keeps [pace](Pace).
 
+use shunt_shm::slot;
+
 use crate::socket::Tries;
 use crate::stream::{Conn, owed, spin};
 use crate::sys;
@@ -12,10 +14,12 @@ use crate::sys;
 const FEW: u64 = 16 << 10;
 /// How long this thread may look at a reader that reads nothing (ticks of the time stamp counter, about 0.1 ms).
 const GRACE: u64 = 260_000;
-/// … and at one that reads, until the ring is empty (about 2 ms). What it gives to others by yields does not count.
-const WHOLE: u64 = 5_200_000;
-/// The longest wait in all (about 8 ms).
+/// … and for each mebibyte that is read while it looks (about 2 ms). What it gives to others by yields does not count.
+const EACH: u64 = 5_200_000;
+/// No yield is begun after this time (about 8 ms). (The last one may take longer, as others have their turns.)
 const LONGEST: u64 = 21_000_000;
+/// A reader on another core reads something within this time (about 10 µs). If it does not this thread makes way.
+const LOOK: u64 = 26_000;
 
 /// Where the readers are slow, fewer and fewer ends wait.
 static TRIES: Tries = Tries::new();
@@ -30,7 +34,7 @@ impl Pace {
     /// Whether `left` bytes, `own` ticks of this thread's and `all` ticks after the wait began, are few enough to wait on.
     fn is_kept(&self, left: u64, own: u64, all: u64) -> bool {
         let read = self.unread.saturating_sub(left);
-        let allowed = u128::from(WHOLE) * u128::from(read) / u128::from(self.unread.max(1));
+        let allowed = (u128::from(EACH) * u128::from(read)) >> 20;
         all < LONGEST && u128::from(own.saturating_sub(GRACE)) <= allowed
     }
 }
@@ -39,7 +43,7 @@ impl Pace {
 #[cold]
 pub(super) fn await_reader(conn: &Conn) {
     let unread = conn.in_flight();
-    if unread < FEW {
+    if unread < FEW || conn.is_shut() || !reads(conn) {
         return;
     }
     TRIES.note_passed();
@@ -47,35 +51,61 @@ pub(super) fn await_reader(conn: &Conn) {
         return;
     }
     TRIES.begin();
-    if is_emptied(conn, &Pace { unread }) {
-        TRIES.note_paid();
-    } else {
-        TRIES.note_vain();
+    match is_emptied(conn, &Pace { unread }) {
+        Some(true) => TRIES.note_paid(),
+        Some(false) => TRIES.note_vain(),
+        None => {}
     }
 }
 
-fn is_emptied(conn: &Conn, pace: &Pace) -> bool {
+/// Whether the peer may still read in the ring.
+fn reads(conn: &Conn) -> bool {
+    conn.is_on_ring()
+        && conn.pair.peer_state() & (slot::SHUT_RD | slot::CLOSED) == 0
+        && !owed::is_due(conn)
+}
+
+/// Whether the ring is emptied in time. `None`: that was not waited for.
+fn is_emptied(conn: &Conn, pace: &Pace) -> Option<bool> {
     let start = sys::ticks();
-    let mut away = 0;
+    let (mut away, mut read_at, mut before) = (0u64, start, pace.unread);
     loop {
         let left = conn.in_flight();
         if left == 0 {
-            return true;
+            return Some(true);
         }
-        let all = sys::ticks().wrapping_sub(start);
-        if !pace.is_kept(left, all.saturating_sub(away), all) || owed::is_due(conn) {
-            return false;
+        let now = sys::ticks();
+        let all = now.wrapping_sub(start);
+        if !reads(conn) {
+            return None;
         }
-        match spin::yield_once() {
-            Some(others) => away += others,
-            None => return false,
+        if !pace.is_kept(left, all.saturating_sub(away), all) {
+            return Some(false);
         }
+        if left < before {
+            (before, read_at) = (left, now);
+        }
+        if now.wrapping_sub(read_at) < LOOK {
+            std::hint::spin_loop();
+            continue;
+        }
+        let others = spin::yield_once()?;
+        if spin::is_slice(others) && conn.in_flight() >= before {
+            // A stranger has had the core, and will have it again.
+            return Some(false);
+        }
+        away = away.saturating_add(others);
+        read_at = sys::ticks();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::sync::atomic::Ordering;
+
+    use crate::both_ends::BothEnds;
 
     const MS: u64 = 2_600_000;
 
@@ -85,7 +115,7 @@ mod tests {
         // Nothing read: 0.1 ms.
         assert!(pace.is_kept(1 << 20, MS / 20, MS / 20));
         assert!(!pace.is_kept(1 << 20, MS / 5, MS / 5));
-        // Half of it read: one millisecond more, …
+        // Half a mebibyte read: one millisecond more, …
         assert!(pace.is_kept(1 << 19, MS, MS));
         assert!(!pace.is_kept(1 << 19, MS + MS / 5, MS + MS / 5));
         // … in which the time of others does not count, up to a bound.
@@ -94,8 +124,36 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_of_little_is_waited_for_shortly() {
+        let pace = Pace { unread: FEW };
+        assert!(pace.is_kept(1, GRACE + MS / 50, MS));
+        assert!(!pace.is_kept(1, GRACE + MS / 20, MS));
+    }
+
+    #[test]
     fn more_than_at_first_is_nothing_read() {
         let pace = Pace { unread: 0 };
         assert!(pace.is_kept(100, GRACE, GRACE) && !pace.is_kept(100, GRACE + 1, GRACE + 1));
+    }
+
+    #[test]
+    fn only_a_peer_that_may_read_is_waited_for() {
+        let ends = BothEnds::attached();
+        let [conn, peer] = ends.conns();
+        ends.send(b"in the ring");
+        assert!(reads(&conn));
+        let pace = Pace {
+            unread: conn.in_flight(),
+        };
+        // Nobody reads.
+        assert_eq!(is_emptied(&conn, &pace), Some(false));
+        for gone in [slot::SHUT_RD, slot::CLOSED] {
+            let state = &peer.pair.own.face.state;
+            let before = state.fetch_or(gone, Ordering::Relaxed);
+            assert_eq!(is_emptied(&conn, &pace), None);
+            state.store(before, Ordering::Relaxed);
+        }
+        ends.receive::<32>();
+        assert_eq!(is_emptied(&conn, &pace), Some(true));
     }
 }
