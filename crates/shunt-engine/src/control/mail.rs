@@ -4,16 +4,16 @@ use super::state::{LOCK, SOCKET, WISHES, has_reader, intact};
 use super::to_daemon::drop_connection;
 use super::{answer, board, due, wire};
 use crate::link::Link;
-use crate::{sys, wake};
+use crate::{sys, thread, wake};
 use shunt_abi::Reason;
 use std::sync::atomic::Ordering;
 
 /// Whether some connection should go back to TCP and no thread has taken that on. Also handles what the daemon has
-/// sent. Takes two loads if there is nothing.
+/// sent. Takes two loads if there is nothing. (A `vfork` child leaves both to its parent.)
 #[inline]
 pub(crate) fn take_wishes() -> bool {
     check_mail();
-    WISHES.load(Ordering::Relaxed) && WISHES.swap(false, Ordering::Acquire)
+    WISHES.load(Ordering::Relaxed) && thread::owns_memory() && WISHES.swap(false, Ordering::Acquire)
 }
 
 /// Handles what the daemon has sent since the last look: one load if nothing.
@@ -41,8 +41,9 @@ pub(crate) fn lacks_sockets() -> bool {
 /// Reads and handles messages, unless another thread is about to.
 #[cold]
 pub(super) fn drain(read: fn()) {
+    // What comes with a message would be a descriptor of the `vfork` child's, known in memory as the parent's.
     // The thread that has the lock may do something else: then the mail stays unread, and the next look finds it.
-    if !LOCK.try_take() {
+    if !thread::owns_memory() || !LOCK.try_take() {
         return;
     }
     if !has_reader() {

@@ -120,19 +120,26 @@ pub(super) fn make_way() {
     yield_once();
 }
 
-/// Lets others have the processor for a turn. Returns how long they had it (ticks); `None`: strangers want it, so it was not given.
+/// What others had of a processor that was yielded.
+pub(super) struct Turn {
+    /// For how long they had it (ticks).
+    pub(super) others: u64,
+    /// Whether another process had it for so long without a break that it was probably a stranger.
+    pub(super) is_slice: bool,
+}
+
+/// Lets others have the processor for a turn; `None`: strangers want it, so it was not given.
 #[cold]
-pub(super) fn yield_once() -> Option<u64> {
+pub(super) fn yield_once() -> Option<Turn> {
     let now = sys::ticks();
     if CROWD.is_there(now) {
         return None;
     }
-    Some(yield_now(now).took.saturating_sub(YIELD))
-}
-
-/// Whether a yield has given others so much that a stranger has probably had it.
-pub(super) fn is_slice(others: u64) -> bool {
-    others > SLICE
+    let Yielded { took, absent } = yield_now(now);
+    Some(Turn {
+        others: took.saturating_sub(YIELD),
+        is_slice: absent > SLICE,
+    })
 }
 
 /// Notes that a spin has not paid, or was not begun. Returns `false`.
@@ -318,7 +325,7 @@ impl Spin {
             self.yielded = true;
             self.turns |= 7;
             let Yielded { took, absent } = yield_now(now);
-            if self.at_once {
+            if self.peer == Peer::Here {
                 TOGETHER.note_turn(now.wrapping_add(took));
             }
             if !is_known {

@@ -43,7 +43,8 @@ impl Together {
     pub(super) fn is_for_long(&self, now: u64) -> bool {
         let apart = now.wrapping_sub(self.seen.load(Ordering::Relaxed));
         self.seen.store(now, Ordering::Relaxed);
-        if apart > APART {
+        // (Another thread may have been seen since `now` was asked for.)
+        if apart as i64 > APART as i64 {
             self.meet(apart, now);
         }
         let left = self.due.load(Ordering::Relaxed).wrapping_sub(now);

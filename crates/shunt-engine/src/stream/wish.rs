@@ -92,8 +92,15 @@ mod tests {
                 thread::give(token);
             });
             is_taken.recv().unwrap();
-            assert!(wish() && control::take_wishes(), "it is to be done later");
+            let is_wished = wish();
+            let apart = scope.spawn(|| {
+                thread::set_apart();
+                control::take_wishes()
+            });
+            let taken = (apart.join().unwrap(), control::take_wishes());
             end.send(()).unwrap();
+            assert!(is_wished, "it is to be done later");
+            assert_eq!(taken, (false, true), "a child in this memory leaves it");
         });
         assert!(!wish());
         assert!(!ends.conns()[0].is_on_ring());
