@@ -74,7 +74,7 @@ pub(crate) fn become_program(
 }
 
 /// Makes a command start as a daemon: in a session of its own, as nobody's
-/// child, and with none of our descriptors but `kept`. The process that `spawn`
+/// child, on any core, and with none of our descriptors but `kept`. The process that `spawn`
 /// returns ends at once.
 pub(crate) fn detach(command: &mut Command, kept: c_int) {
     let prepare = move || {
@@ -101,6 +101,10 @@ pub(crate) fn detach(command: &mut Command, kept: c_int) {
             let mut none: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut none);
             libc::sigprocmask(libc::SIG_SETMASK, &raw const none, null_mut());
+            // A program that is kept on a core has that one for itself. The kernel leaves out what a cpuset forbids.
+            let mut all: libc::cpu_set_t = std::mem::zeroed();
+            (&raw mut all).write_bytes(0xff, 1);
+            libc::sched_setaffinity(0, size_of_val(&all), &raw const all);
         }
         Ok(())
     };

@@ -101,6 +101,20 @@ fn the_daemon_is_nobodys_child_and_holds_nothing_of_its_starters() {
 }
 
 #[test]
+fn the_daemon_runs_on_all_cores_also_if_its_starter_does_not() {
+    let script = "cores() { grep Cpus_allowed_list /proc/$1/status; }; \
+         all=$(taskset -c 0-1023 sh -c 'grep Cpus_allowed_list /proc/self/status'); \
+         one=$(echo \"$all\" | grep -o '[0-9]*$'); \
+         taskset -c $one $SHUNT run true; \
+         echo \"$all\"; cores $(DAEMONS)";
+    let Some(out) = stdout(&script.replace("DAEMONS", DAEMONS)) else {
+        return;
+    };
+    let lines: Vec<_> = out.lines().collect();
+    assert!(lines.len() == 2 && lines[0] == lines[1], "{out}");
+}
+
+#[test]
 fn ss_needs_a_daemon_and_says_so() {
     let Some(out) = isolated("$SHUNT ss") else {
         return;
