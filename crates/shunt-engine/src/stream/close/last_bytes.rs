@@ -104,7 +104,7 @@ fn is_emptied(conn: &Conn, pace: &Pace) -> Option<bool> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 
