@@ -19,26 +19,62 @@ static void in_step(struct end *e)
     }
 }
 
+// How a sender waits for room: in its calls, by `poll`, or on an epoll set for room alone.
+enum waits { IN_CALLS, BY_POLL, ON_SET };
+
+// `put` on a non-blocking socket that is alone in a set.
+static size_t put_by_set(int set, int fd, const void *byte)
+{
+    struct epoll_event event;
+    ssize_t sent;
+    while ((sent = send(fd, byte, 1, MSG_NOSIGNAL)) < 0 && errno == EAGAIN)
+        if (epoll_wait(set, &event, 1, PATIENCE_MS) != 1) {
+            errno = ETIMEDOUT;
+            return 0;
+        }
+    return sent < 0 ? 0 : sent;
+}
+
 // Each sends many messages of a byte before it receives the other's. TCP puts them together.
-static void small_in_step(struct end *e, int waits)
+static void small_in_step(struct end *e, enum waits waits)
 {
     enum { BYTES = 250000 };
-    // `put` waits by `poll` then.
-    nonblocking(FD, !waits);
+    struct epoll_event event = {EPOLLOUT, {.u32 = 1}};
+    int set = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+    // `put` waits by `poll` where the socket does not.
+    nonblocking(FD, waits != IN_CALLS);
     for (size_t i = 0; i < BYTES; i++) {
         unsigned char byte;
         fill(&byte, 1, i, e->role);
-        if (put(FD, &byte, 1) != 1) {
+        if ((waits == ON_SET ? put_by_set(set, FD, &byte) : put(FD, &byte, 1)) != 1) {
             say(e, "sending stopped: %s", errname(errno));
             return;
         }
     }
+    close(set);
     expect(e, FD, BYTES, !e->role);
     produce(e, FD, 10, 7);
     expect(e, FD, 10, 7);
 }
-static void small_in_calls(struct end *e) { small_in_step(e, 1); }
-static void small_in_poll(struct end *e) { small_in_step(e, 0); }
+static void small_in_calls(struct end *e) { small_in_step(e, IN_CALLS); }
+static void small_in_poll(struct end *e) { small_in_step(e, BY_POLL); }
+static void small_in_set(struct end *e) { small_in_step(e, ON_SET); }
+
+// A peer that receives nothing for as long as the program has bytes wait.
+static void user_timeout(struct end *e)
+{
+    static char buf[65536];
+    AT(C) {
+        unsigned limit = 500;
+        MUST(setsockopt(FD, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit));
+        while (send(FD, buf, sizeof buf, MSG_NOSIGNAL) > 0)
+            ;
+        say(e, "sending stopped: %s", errname(errno));
+    }
+    // It does not end before.
+    AT(S) say(e, "done");
+}
 
 // A sender that nobody receives from yet.
 static void unread(struct end *e, int sndbuf, size_t n)
@@ -168,6 +204,7 @@ static void grown_beyond_writer(struct end *e) { grown_beyond_ring(e, write_one)
 static void grown_beyond_set(struct end *e) { grown_beyond_ring(e, await_room); }
 
 DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(small_in_calls, TWO | COLD | STEADY), CASE(small_in_poll, TWO | COLD | STEADY),
+          CASE(small_in_set, TWO | COLD | STEADY), CASE(user_timeout, TWO | COLD),
           CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
           CASE(bound_before, BARE), CASE(both_little, TWO | BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD),
           CASE(grown_beyond_writer, TWO | COLD), CASE(grown_beyond_set, TWO | COLD))

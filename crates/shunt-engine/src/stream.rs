@@ -63,7 +63,7 @@ pub(crate) use close::{
 pub(crate) use conn::{Conn, turns};
 pub(crate) use downgrade::{downgrade, give_up, is_plain};
 pub(crate) use errors::{before_reset, leave_error, socket_error};
-pub(crate) use leave::{leave_full_of_small, leave_ring, leave_to_half_closed};
+pub(crate) use leave::{leave_full, leave_ring, leave_to_half_closed};
 pub(crate) use mask::{mask, mask_as_usual, mask_at_a_glance};
 pub(crate) use meet::{leave_alone, meet_peer};
 pub(crate) use nic::hear_news;

@@ -39,6 +39,18 @@ pub(crate) fn look_for_room(set: &'static Set) {
     set.looked_for_room_at.store(now, Ordering::Relaxed);
     // Read before the look, so that a connection which asks meanwhile causes another one.
     let asked = stream::asked();
+    // Outside of the set's lock, as a `poll` of them would do.
+    let full = set.with(|state| {
+        state
+            .items
+            .iter()
+            .filter_map(waits_for_room)
+            .map(|conn| conn.fd)
+            .collect::<Vec<_>>()
+    });
+    for conn in full.into_iter().flatten().filter_map(Conn::of) {
+        stream::leave_full(&conn);
+    }
     if set.with(look) == Some(false) {
         set.asked.store(asked, Ordering::Relaxed);
     }

@@ -199,7 +199,7 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Pl
         to.events |= libc::POLLIN;
     }
     if writes(events) {
-        stream::leave_full_of_small(conn);
+        stream::leave_full(conn);
         let come = stream::asleep(conn, Want::Room, place);
         // The kernel's idea of writable only where the kernel writes.
         if conn.way_out() == shunt_shm::slot::Way::Ring {

@@ -137,20 +137,22 @@ pub(super) fn reset_by_death(conn: &Conn) {
 
 /// Resets the connection, unless that was done before: the peer is dead, and TCP would have reset it.
 fn reset_once(conn: &Conn) {
+    // A wait that looks at several connections has no token, and another thread may have closed this number.
+    let Some(base) = conn.base() else { return };
     let told = &conn.pair.own.options.reset_told;
     if told.swap(1, Ordering::Relaxed) != 0 {
         return;
     }
     let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0;
     if conn.error().load(Ordering::Relaxed) != 0
-        || sys::ready(conn.fd, 0) & libc::POLLHUP != 0 && !shut
+        || sys::ready(base, 0) & libc::POLLHUP != 0 && !shut
     {
         return;
     }
     // A byte that nobody receives has the kernel reset the base socket, too. Its own error for that
     // (`EPIPE`, after the FIN) is not the one that the program would see natively.
-    let _ = sys::send(conn.fd, &[0]);
-    let _ = sys::getsockopt::<i32>(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    let _ = sys::send(base, &[0]);
+    let _ = sys::getsockopt::<i32>(base, libc::SOL_SOCKET, libc::SO_ERROR);
     conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
 }
 
@@ -186,6 +188,7 @@ pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
 pub(crate) fn keep_error(conn: &Conn, errno: Errno) {
     let once = [
         libc::ECONNRESET,
+        libc::ECONNABORTED,
         libc::ETIMEDOUT,
         libc::EHOSTUNREACH,
         libc::ENETUNREACH,
@@ -234,4 +237,42 @@ pub(crate) fn note_reset(conn: &Conn, errno: Errno) {
 #[inline(always)]
 pub(super) fn is_over(conn: &Conn) -> bool {
     conn.is_shut() || conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn an_error_that_the_kernel_tells_once_is_kept_for_the_next_call() {
+        let ends = BothEnds::attached();
+        let conn = &ends.conns()[0];
+        // `SOCK_DESTROY` (sock_diag) aborts a connection.
+        for errno in [libc::ECONNRESET, libc::ECONNABORTED, libc::ETIMEDOUT] {
+            keep_error(conn, errno);
+            assert_eq!(take_error(conn), Some(errno));
+        }
+        keep_error(conn, libc::EAGAIN);
+        assert_eq!(take_error(conn), None);
+    }
+
+    #[test]
+    fn a_reset_leaves_alone_what_has_the_number_of_a_closed_descriptor() {
+        let ends = BothEnds::attached();
+        let (other, mut peer) = UnixStream::pair().unwrap();
+        peer.set_nonblocking(true).unwrap();
+        // Another thread has closed the descriptor, and its number names another socket by now.
+        let stale = Conn {
+            fd: other.as_raw_fd(),
+            ..ends.conns()[0]
+        };
+        reset_once(&stale);
+        let nothing = peer.read(&mut [0]).unwrap_err();
+        assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+    }
 }

@@ -46,24 +46,32 @@ pub(crate) fn leave_to_half_closed(conn: &Conn) -> bool {
         && leave_if_ending(conn)
 }
 
-/// For a sender that finds its ring full. Beside each message lie eight bytes or more there, and TCP puts small messages together: it takes
-/// more of them than the ring, and programs that all send before they receive count on that. So a ring that is full of small messages, of
-/// which the peer reads nothing for [`SELDOM`], is left. Without a token. `true`: the direction has gone back to TCP.
+/// For a sender that finds its ring full, of which the peer reads nothing for [`SELDOM`]. Without a token. `true`: the direction has gone
+/// back to TCP, for one of these reasons:
+///
+/// - The ring is full of small messages. Beside each lie eight bytes or more there, and TCP puts small messages together: it takes
+///   more of them than the ring, and programs that all send before they receive count on that.
+/// - The peer has read nothing for the connection's `TCP_USER_TIMEOUT` (tcp(7)): what comes next, the kernel times.
 #[cold]
-pub(crate) fn leave_full_of_small(conn: &Conn) -> bool {
-    if conn.is_mirrored()
-        || !conn.is_on_ring()
-        || conn.has_room()
-        || conn.in_flight() > conn.most() / 4 * 3
-    {
+pub(crate) fn leave_full(conn: &Conn) -> bool {
+    if conn.is_mirrored() || !conn.is_on_ring() || conn.has_room() {
         return false;
     }
     let read = conn.pair.peer.progress.bytes.load(Ordering::Acquire);
-    if conn.socket.hints.note_full(read, sys::now()) < SELDOM {
+    let full_for = conn.socket.hints.note_full(read, sys::now());
+    let is_of_small = || conn.in_flight() <= conn.most() / 4 * 3;
+    if full_for < SELDOM || !is_of_small() && !is_timed_out(conn, full_for) {
         return false;
     }
     leave_ring(conn, Reason::Blocked);
     conn.way_out() != Way::Ring
+}
+
+/// Whether `waited` nanoseconds are as long as the program has bytes of this connection wait.
+fn is_timed_out(conn: &Conn, waited: u64) -> bool {
+    let set = |base| sys::getsockopt::<u32>(base, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT).ok();
+    let limit = conn.base().and_then(set).filter(|&limit| limit != 0);
+    limit.is_some_and(|limit| waited >= u64::from(limit) * 1_000_000)
 }
 
 /// How long a sender that leaves its ring waits for a peer that is in the middle of a receive, in nanoseconds.
@@ -300,7 +308,7 @@ mod tests {
         // It was noted when the last message had no room.
         hints.note_full(read.wrapping_add(1), 0);
         hints.note_full(read, sys::now().saturating_sub(full_for));
-        leave_full_of_small(conn)
+        leave_full(conn)
     }
 
     #[test]
@@ -317,6 +325,20 @@ mod tests {
             );
             let is_on_ring = ends.conns()[0].way_out() == Way::Ring;
             assert_eq!(is_on_ring, !leaves);
+        }
+    }
+
+    #[test]
+    fn a_ring_that_stays_full_is_left_after_the_time_that_the_program_has_set_for_unread_bytes() {
+        const TIMEOUT: u64 = 300_000_000;
+        for (full_for, leaves) in [(TIMEOUT - SELDOM / 3, false), (TIMEOUT, true)] {
+            let ends = BothEnds::attached();
+            ends.send(b"x");
+            assert_eq!(ends.receive::<1>(), b"x");
+            let limit = (TIMEOUT / 1_000_000) as u32;
+            let option = libc::TCP_USER_TIMEOUT;
+            sys::setsockopt(ends.fds[0], libc::IPPROTO_TCP, option, &limit).unwrap();
+            assert_eq!(leaves_full(&ends, 60_000, full_for), leaves, "{full_for}");
         }
     }
 

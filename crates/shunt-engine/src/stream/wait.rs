@@ -14,7 +14,7 @@ use shunt_shm::wake::Address;
 
 use super::Conn;
 use super::downgrade::downgrade;
-use super::leave::{leave_full_of_small, leave_if_ending};
+use super::leave::{leave_full, leave_if_ending};
 use super::meet::meet_peer;
 use super::owed;
 use super::spin::{self, Peer, Spin};
@@ -146,7 +146,7 @@ fn sleep(
         return Ok(Waited::Enough);
     }
     let goes_on = || here.is_mirrored() && owed::has_room_again(here);
-    if want == Want::Room && (goes_on() || leave_full_of_small(here)) {
+    if want == Want::Room && (goes_on() || leave_full(here)) {
         return Ok(Waited::Enough);
     }
     let until = until(here, want, deadline);

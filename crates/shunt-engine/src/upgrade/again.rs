@@ -21,6 +21,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::slot;
 
+use super::attach::note_nonblock;
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
 use crate::socket::returning::{ALONE, ASKED, COUNTS};
@@ -186,8 +187,9 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
     let flags = base.and_then(|base| sys::fcntl(base, libc::F_GETFL, 0).ok());
     let begins = consumed.is_some() && flags.is_some() && socket.again.move_on(ALONE, COUNTS);
     if let (true, Some(consumed), Some(flags)) = (begins, consumed, flags) {
-        let nonblock = u32::from(flags & libc::O_NONBLOCK as usize != 0);
-        own.options.nonblock.store(nonblock, Ordering::Relaxed);
+        note_nonblock(own, flags, || {
+            base.and_then(|base| sys::fcntl(base, libc::F_GETFL, 0).ok())
+        });
         // Relatives that no longer have the connection may have left a count here.
         own.sending.in_kernel.store(0, Ordering::Relaxed);
         if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {

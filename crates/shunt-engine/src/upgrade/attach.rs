@@ -188,6 +188,19 @@ fn look_at_relatives(socket: &Socket, pair: &Pair) -> Result<(), Obstacle> {
     Ok(())
 }
 
+/// Notes whether calls may wait, as the description's `flags` say. Another thread that changes them meanwhile notes that, too, and it
+/// may do so before this: so `again` reads them until they are what was noted.
+pub(super) fn note_nonblock(own: &Slot, mut flags: usize, again: impl Fn() -> Option<usize>) {
+    let bit = |flags| u32::from(flags & libc::O_NONBLOCK as usize != 0);
+    loop {
+        own.options.nonblock.store(bit(flags), Ordering::SeqCst);
+        match again() {
+            Some(now) if bit(now) != bit(flags) => flags = now,
+            _ => return,
+        }
+    }
+}
+
 /// Whether the state of the kernel's socket allows rings. Notes in our slot how many bytes it has
 /// delivered.
 fn look_at_kernel(socket: &Socket, fd: c_int, own: &Slot) -> Result<(), Obstacle> {
@@ -205,8 +218,7 @@ fn look_at_kernel(socket: &Socket, fd: c_int, own: &Slot) -> Result<(), Obstacle
         return Err(refuse_peer(own, refused.unwrap_or(Reason::NotEstablished)));
     };
     let o = Ordering::Relaxed;
-    let nonblock = u32::from(flags & libc::O_NONBLOCK as usize != 0);
-    own.options.nonblock.store(nonblock, o);
+    note_nonblock(own, flags, || sys::fcntl(fd, libc::F_GETFL, 0).ok());
     own.receiving.kernel_bytes.store(consumed, o);
     let most = stream::bound(fd, socket.settings.sndbuf.load(o));
     own.options.most.store(most, o);
@@ -241,4 +253,21 @@ fn tell_host(socket: &Socket, pair: &Pair) -> Result<(), Reason> {
 fn refuse_peer(own: &Slot, reason: Reason) -> Obstacle {
     own.face.state.fetch_or(slot::REFUSED, Ordering::AcqRel);
     Obstacle::Plain(reason)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn what_another_thread_makes_of_the_description_while_it_is_read_is_noted() {
+        const NONBLOCK: usize = libc::O_NONBLOCK as usize;
+        let ends = BothEnds::attached();
+        let own = ends.conns()[0].pair.own;
+        for (first, then, noted) in [(0, NONBLOCK, 1), (NONBLOCK, 0, 0), (0, 0, 0)] {
+            note_nonblock(own, first, || Some(then));
+            assert_eq!(own.options.nonblock.load(Ordering::Relaxed), noted);
+        }
+    }
 }

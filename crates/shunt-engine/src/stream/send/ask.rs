@@ -6,7 +6,7 @@ use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot;
 
-use crate::stream::leave::{leave_full_of_small, leave_if_ending};
+use crate::stream::leave::{leave_full, leave_if_ending};
 use crate::stream::{Conn, owed};
 use crate::thread::give;
 
@@ -30,7 +30,7 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
     if conn.is_mirrored() && owed::has_room_again(conn) {
         return true;
     }
-    if leave_if_ending(conn) || leave_full_of_small(conn) {
+    if leave_if_ending(conn) || leave_full(conn) {
         return true;
     }
     conn.ask_at();
