@@ -786,6 +786,53 @@ static void under_sleepers(struct end *e, int by_program)
 static void stream_under_sleepers(struct end *e) { under_sleepers(e, 0); }
 static void program_under_sleepers(struct end *e) { under_sleepers(e, 1); }
 
+static void *receives_twice(void *arg)
+{
+    receives(arg);
+    struct thread *t = arg;
+    t->n = recv(t->e->fd, (char[8]){0}, 8, 0) < 0 ? errno : 0;
+    return NULL;
+}
+
+// The connection goes back to TCP under a receive that has a part from shared memory, and is reset.
+static void reset_behind_part(struct end *e)
+{
+    struct thread r = {0};
+    AT(S) T(send(FD, "x", 1, 0));
+    AT(S) start_asleep(e, &r, receives_twice);
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) await_sleep(e, e->pid, r.tid);
+    AT(C) by_stream(e);
+    AT(S) await_sleep(e, e->pid, r.tid);
+    AT(C) close(FD), FD = -1;
+    AT(S) {
+        pthread_join(r.thread, NULL);
+        say(e, "received %ld, then %s", r.result, errname(r.n));
+    }
+}
+
+static void hears(int sig) { (void)sig; }
+
+// A signal ends such a receive, also if its handler has the kernel restart calls.
+static void signal_behind_part(struct end *e)
+{
+    struct thread r = {0};
+    AT(S) {
+        struct sigaction restarts = {.sa_handler = hears, .sa_flags = SA_RESTART};
+        sigaction(SIGUSR1, &restarts, NULL);
+        start_asleep(e, &r, receives);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) await_sleep(e, e->pid, r.tid);
+    AT(C) by_stream(e);
+    AT(S) {
+        await_sleep(e, e->pid, r.tid);
+        syscall(SYS_tgkill, e->pid, r.tid, SIGUSR1);
+        pthread_join(r.thread, NULL);
+        say(e, "received %ld", r.result);
+    }
+}
+
 // More comes, and wakes who waits for it, before what came first is read; that is
 // left to a program, or to who reads after a stream.
 static void behind_unread(struct end *e, int by_program)
@@ -1108,7 +1155,7 @@ PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_s
            CASE(urgent, COLD), CASE(asynchronous, COLD), CASE(watched_idle, COLD | ALL | STEADY),
            CASE(watched_unread, COLD | ALL | STEADY), CASE(watched_program_idle, COLD | STEADY), CASE(watched_program_unread, COLD | STEADY),
            CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
-           CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
+           CASE(reset_behind_part, TWO), CASE(signal_behind_part, TWO), CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
            CASE(half_received, TWO | COLD), CASE(program_behind_unread, COLD), CASE(stream_behind_unread, COLD),
            CASE(under_traffic, TWO | COLD), CASE(wished_under_traffic, TWO | COLD), CASE(wished_unread, COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
            CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(counts, COLD), CASE(all_calls, COLD), CASE(by_name, COLD),

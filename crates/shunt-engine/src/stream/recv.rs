@@ -85,8 +85,7 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
         if sleeps && call.answers_peer(here) {
             continue;
         }
-        // SAFETY: the caller's promise.
-        match unsafe { call.next(step, (conn, here), there, stay) } {
+        match call.next(step, (conn, here), there, stay) {
             Next::End(outcome) => return outcome,
             Next::Attempt => continue,
             Next::Wait => {}
@@ -121,8 +120,10 @@ unsafe fn attempt_in(stay: &Stay, conn: &Conn, cursor: &mut Cursor, flags: c_int
     // SAFETY: the caller's promise.
     unsafe {
         match attempt(conn, cursor, flags) {
-            // The real call would look up the program's number, which has been closed.
-            Step::Kernel if stay.goes_on(conn) => from_kernel(conn, cursor, flags),
+            // The real call would look up the program's number, which has been closed, or know nothing of the part.
+            Step::Kernel if cursor.done() > 0 || stay.goes_on(conn) => {
+                from_kernel(conn, cursor, flags)
+            }
             step => step,
         }
     }

@@ -8,9 +8,10 @@ use shunt_shm::slot;
 
 use super::eof::failure;
 use super::step::{PARTS, Step};
-use crate::iov::{self, Cursor};
+use crate::iov::Cursor;
 use crate::socket::RECEIVER;
 use crate::stream::Conn;
+use crate::stream::errors::note_reset;
 use crate::stream::recall::{has_passed_the_end, is_never_answered};
 use crate::{Outcome, real, sys};
 
@@ -107,13 +108,22 @@ pub(super) unsafe fn by_kernel(conn: &Conn, cursor: &Cursor, flags: c_int) -> Op
     outcome
 }
 
-/// Receives what the kernel has now, for a direction that is on TCP again and a call whose
-/// descriptor was closed. With the receiving token.
+/// Receives what the kernel has now, for a direction that is on TCP again and a call that has a part already, or
+/// whose descriptor was closed. With the receiving token.
 ///
 /// # Safety
 /// The cursor's parts are writable.
 #[cold]
 pub(super) unsafe fn from_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+    let Some(fd) = conn.base() else {
+        return Step::Failed(libc::EBADF);
+    };
+    let conn = &Conn { fd, ..*conn };
+    // The kernel tells an error once, and not to a call that has bytes to return.
+    let has_failed = || sys::ready(fd, 0) & libc::POLLERR != 0 && is_empty(conn);
+    if cursor.done() > 0 && (at_mark(conn) || has_failed()) {
+        return Step::End;
+    }
     let peek = flags & libc::MSG_PEEK != 0;
     let mut rest = [iovec {
         iov_base: std::ptr::null_mut(),
@@ -122,14 +132,17 @@ pub(super) unsafe fn from_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int)
     let count = cursor.copy_rest(&mut rest);
     let mut message = header(if peek { cursor.all() } else { &rest[..count] });
     let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
-    match sys::recvmsg(conn.fd, &raw mut message, flags) {
+    match sys::recvmsg(fd, &raw mut message, flags) {
         Ok(0) => Step::End,
         Ok(n) => {
             cursor.skip(n);
             Step::Bytes
         }
         Err(libc::EAGAIN) => Step::Empty,
-        Err(errno) => Step::Failed(errno),
+        Err(errno) => {
+            note_reset(conn, errno);
+            Step::Failed(errno)
+        }
     }
 }
 
@@ -140,39 +153,6 @@ fn header(parts: &[iovec]) -> libc::msghdr {
     message.msg_iov = parts.as_ptr().cast_mut();
     message.msg_iovlen = parts.len();
     message
-}
-
-/// Adds to a receive from the ring what TCP has already, and waits until the call has `least` bytes
-/// in all. An error is reported by the next call, as after any short count. Of `flags` only
-/// `MSG_TRUNC` counts: the bytes are thrown away.
-///
-/// # Safety
-/// The cursor's parts are writable.
-pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize, flags: c_int) {
-    let discards = flags & libc::MSG_TRUNC;
-    // The kernel tells an error once, and not to a call that has bytes to return.
-    let has_failed = || sys::ready(conn.fd, 0) & libc::POLLERR != 0 && is_empty(conn);
-    while cursor.remaining() > 0 && !at_mark(conn) && !has_failed() {
-        let mut rest = [iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        }; PARTS];
-        let count = cursor.copy_rest(&mut rest);
-        let mut message = header(&rest[..count]);
-        let wanted = iov::total(&rest[..count]);
-        let waits = cursor.done() < least;
-        let n = if waits {
-            // SAFETY: the caller's promise.
-            real::quietly(|| unsafe { real::recvmsg()(conn.fd, &raw mut message, discards) })
-                .unwrap_or(0) as usize
-        } else {
-            sys::recvmsg(conn.fd, &raw mut message, libc::MSG_DONTWAIT | discards).unwrap_or(0)
-        };
-        cursor.skip(n);
-        if n == 0 || n < wanted && cursor.done() >= least {
-            break;
-        }
-    }
 }
 
 /// Whether the next byte on TCP is the urgent one, which ends a receive

@@ -7,11 +7,9 @@ use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
 use super::arrival::{Patience, await_count, await_some};
-use super::back::rest_from_tcp;
 use super::step::Step;
 use super::unread::unread;
 use crate::iov::Cursor;
-use crate::socket::RECEIVER;
 use crate::stream::attempt::{Attempts, Next};
 use crate::stream::errors::{abort, keep_error};
 use crate::stream::wait::{Stay, timeout};
@@ -81,11 +79,8 @@ impl<'a> Call<'a> {
 
     /// What follows an attempt that came to `step`. `program` is the connection by the program's number, `conn` by one
     /// that names it now; `there` bytes could be received before.
-    ///
-    /// # Safety
-    /// The buffers are writable.
     #[inline(always)]
-    pub(super) unsafe fn next(
+    pub(super) fn next(
         &mut self,
         step: Step,
         (program, conn): (&Conn, &Conn),
@@ -103,8 +98,9 @@ impl<'a> Call<'a> {
             Step::Stray | Step::End => Next::End(self.done()),
             Step::Failed(errno) => Next::End(self.after_error(conn, errno)),
             Step::BadBuffer => Next::End(self.cursor.done_or(libc::EFAULT)),
-            // SAFETY: the caller's promise.
-            Step::Kernel => Next::End(unsafe { self.go_on_in_kernel(conn) }),
+            // The descriptor was closed while the call slept: its number may name anything by now.
+            Step::Kernel if conn.base().is_none() => Next::End(Outcome::Fail(libc::EBADF)),
+            Step::Kernel => Next::End(Outcome::Kernel),
         }
     }
 
@@ -170,33 +166,6 @@ impl<'a> Call<'a> {
         let noted = conn.error();
         let _ = noted.compare_exchange(errno, 0, Ordering::Relaxed, Ordering::Relaxed);
         Outcome::Fail(errno)
-    }
-
-    /// The kernel has what follows: its own call receives it, or the rest of what this one has begun.
-    ///
-    /// # Safety
-    /// The buffers are writable.
-    unsafe fn go_on_in_kernel(&mut self, conn: &Conn) -> Outcome {
-        if self.cursor.done() == 0 {
-            // The descriptor was closed while the call slept: its number may name anything by now.
-            let is_closed = conn.base().is_none();
-            return if is_closed {
-                Outcome::Fail(libc::EBADF)
-            } else {
-                Outcome::Kernel
-            };
-        }
-        let flags = self.attempts.flags;
-        let may_wait = conn.may_wait(flags);
-        let least = if may_wait { self.least } else { 0 };
-        let life = conn.pair.life();
-        conn.socket.go_in_attached(RECEIVER);
-        if conn.is_plain_in(life) {
-            // SAFETY: the caller's promise.
-            unsafe { rest_from_tcp(conn, &mut self.cursor, least, flags) };
-        }
-        conn.socket.go_out(RECEIVER);
-        self.done()
     }
 
     /// Waits until something may have come. An outcome: the call ends.
