@@ -103,6 +103,70 @@ static void half_buffers(struct end *e)
     release(hole);
 }
 
+// Addresses that no program has: the kernel refuses them before it looks at the connection. And lengths that no buffer has.
+static void beyond(struct end *e)
+{
+    enum { MUCH = 1 << 16 };
+    static char buf[16]; // the stack may lie less than 2 GiB below where addresses end
+    char *const nowhere = (char *)-1;
+    volatile size_t endless = SIZE_MAX;
+    struct iovec two[] = {{buf, 10}, {nowhere, 10}}, empty[] = {{buf, 10}, {nowhere, 0}}, much[] = {{scratch(), MUCH}, {nowhere, 10}};
+    struct iovec first_page[] = {{buf, 10}, {NULL, 10}}, one = {buf, SSIZE_MAX}, both[] = {{buf, 10}, {buf, SSIZE_MAX}};
+    struct msghdr m = {.msg_iov = two, .msg_iovlen = 2}, sent = {.msg_iov = much, .msg_iovlen = 2};
+    struct msghdr named = {.msg_iov = &one, .msg_iovlen = 1, .msg_name = buf, .msg_namelen = -1};
+    struct mmsghdr many = {m, 0}, many_sent = {sent, 0}, many_named = {named, 0};
+    AT(S) {
+        T(recv(FD, nowhere, 10, 0));
+        T(recv(FD, nowhere, 0, 0));
+        T(recv(FD, nowhere, 10, MSG_TRUNC));
+        T(read(FD, nowhere, 10));
+        T(read(FD, buf, endless));
+        T(recv(FD, buf, endless, MSG_DONTWAIT));
+        T(readv(FD, two, 2));
+        T(readv(FD, empty, 2));
+        T(readv(FD, both, 2));
+        T(recvmsg(FD, &m, 0));
+        T(recvmmsg(FD, &many, 1, 0, NULL));
+        T(recvmsg(FD, &named, 0));
+        T(recvmmsg(FD, &many_named, 1, 0, NULL));
+    }
+    AT(C) {
+        T(send(FD, nowhere, 10, 0));
+        T(send(FD, nowhere, 0, 0));
+        T(write(FD, nowhere, 10));
+        T(write(FD, buf, endless));
+        T(writev(FD, much, 2));
+        T(sendmsg(FD, &sent, 0));
+        T(sendmmsg(FD, &many_sent, 1, 0));
+        T(send(FD, "0123456789", 10, 0));
+    }
+    AT(S) {
+        await_bytes(e, FD, 10);
+        T(recv(FD, nowhere, 10, MSG_TRUNC));
+        T(recv(FD, nowhere, 10, MSG_TRUNC | MSG_PEEK));
+        T(recvmsg(FD, &named, 0));
+        T(readv(FD, first_page, 2));
+        say(e, "%.10s", buf);
+    }
+    AT(C) T(send(FD, "0123456789a", 11, 0));
+    AT(S) {
+        await_bytes(e, FD, 11);
+        T(readv(FD, first_page, 2));
+        T(readv(FD, &one, 1));
+    }
+    AT(C) T(send(FD, "0123456789", 10, 0));
+    AT(S) {
+        await_bytes(e, FD, 10);
+        T(recv(FD, buf, endless, 0));
+    }
+    AT(C) {
+        T(shutdown(FD, SHUT_WR));
+        T(send(FD, nowhere, 10, 0));
+        T(writev(FD, much, 2));
+        T(send(FD, NULL, 10, MSG_NOSIGNAL));
+    }
+}
+
 // TCP sends nothing of what a fault ends within the first 32 KiB, however little room there is.
 static void half_sends(struct end *e)
 {
@@ -567,5 +631,5 @@ static void restarts(struct end *e)
     meet(e);
 }
 
-DIFF_MAIN(CASE(bad_messages, BARE), CASE(bad_numbers, COLD), CASE(half_buffers, COLD), CASE(half_sends, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
+DIFF_MAIN(CASE(bad_messages, BARE), CASE(bad_numbers, COLD), CASE(half_buffers, COLD), CASE(beyond, COLD), CASE(half_sends, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
           CASE(deaths, 0), CASE(any_moment, COLD), CASE(restarts, TWO | COLD))

@@ -301,6 +301,33 @@ static void flags_of_files(struct end *e)
     }
 }
 
+// A flag that kernels have since 6.18, and one that none has.
+static void newer_flags_of_files(struct end *e)
+{
+    enum { NOSIGNAL = 0x100, UNKNOWN = 0x20000000 };
+    char buf[16] = "";
+    struct iovec out = {"hello", 5}, in = {buf, sizeof buf}, empty = {NULL, 0};
+    AT(C) {
+        T(send(FD, "a", 1, 0));
+        T(pwritev2(FD, &out, 1, -1, NOSIGNAL));
+        T(pwritev2(FD, &out, 1, -1, UNKNOWN));
+        T(pwritev2(FD, &empty, 1, -1, UNKNOWN));
+        T(send(FD, "b", 1, 0));
+    }
+    AT(S) {
+        await_bytes(e, FD, 2);
+        T(preadv2(FD, &in, 1, -1, UNKNOWN));
+        T(preadv2(FD, &in, 1, -1, NOSIGNAL | RWF_NOWAIT));
+        T(recv(FD, buf + 8, 8, MSG_DONTWAIT));
+        say(e, "%.7s %.7s", buf, buf + 8);
+    }
+    AT(C) {
+        T(shutdown(FD, SHUT_WR));
+        T(pwritev2(FD, &out, 1, -1, NOSIGNAL));
+        T(pwritev2(FD, &out, 1, -1, 0));
+    }
+}
+
 static void positioned(struct end *e)
 {
     char buf[16];
@@ -626,7 +653,7 @@ static void aliases(struct end *e) { say(e, "not by syscall"); }
 DIFF_MAIN(CASE(plain_read_write, ALL | COLD), CASE(plain_send_recv, ALL | COLD), CASE(vectors, ALL | COLD),
           CASE(vector_limits, 0), CASE(from_and_to, ALL | COLD), CASE(messages, ALL | COLD),
           CASE(many_messages, ALL), CASE(very_many_messages, COLD), CASE(ancillary_out, ALL | COLD),
-          CASE(flags_of_files, COLD), CASE(positioned, ALL), CASE(nothing, ALL | COLD),
+          CASE(newer_flags_of_files, COLD), CASE(flags_of_files, COLD), CASE(positioned, ALL), CASE(nothing, ALL | COLD),
           CASE(bad_pointers, COLD), CASE(read_only_buffer, 0), CASE(bad_descriptors, 0),
           CASE(fresh_socket, ALL), CASE(all_sizes, TWO | ALL | COLD), CASE(ragged, TWO | ALL | COLD),
           CASE(ping_pong, TWO | ALL | COLD), CASE(steps, COLD), CASE(gathered, ALL),

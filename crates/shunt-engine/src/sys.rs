@@ -38,7 +38,8 @@ pub(crate) use fd::{
     random, read, write,
 };
 pub(crate) use file::{
-    File, file, is_file, is_open_for, is_pipe, owner_and_mode, position, pread, read_now, write_now,
+    File, RWF_NOSIGNAL, file, is_file, is_open_for, is_pipe, knows_nosignal, owner_and_mode,
+    position, pread, read_now, write_now,
 };
 pub use memory::is_readable;
 pub(crate) use memory::{

@@ -4,8 +4,8 @@ use libc::{c_int, c_void, iovec, msghdr};
 
 use super::target::is_candidate;
 use crate::stream::AT_ONCE;
-use crate::sys::USER_END;
-use crate::{Outcome, signal};
+use crate::sys::{self, Errno, USER_END};
+use crate::{Outcome, config, signal};
 
 /// `UIO_MAXIOV`: the kernel takes no more buffers in one call.
 pub(super) const IOV_MAX: usize = 1024;
@@ -21,30 +21,44 @@ pub(super) fn is_bad(base: *const c_void, length: usize) -> bool {
     length > 0 && (room > USER_END - 4096 || length > room)
 }
 
+/// Whether these bytes reach beyond what the kernel leaves to programs: it says `EFAULT` before it looks at the socket, also of
+/// no bytes at all (`access_ok` in `import_ubuf`).
+pub(super) fn is_beyond(base: *const c_void, length: usize) -> bool {
+    USER_END
+        .checked_sub(base as usize)
+        .is_none_or(|room| length > room)
+}
+
 /// Whether that is so of any buffer in a list.
 pub(super) fn has_bad(parts: &[iovec]) -> bool {
-    parts.iter().any(|p| is_bad(p.iov_base, p.iov_len))
+    before_bad(parts).len() < parts.len()
+}
+
+/// What comes before the first bad buffer of a list.
+pub(super) fn before_bad(parts: &[iovec]) -> &[iovec] {
+    let is_such = |p: &iovec| is_bad(p.iov_base, p.iov_len.min(MOST));
+    &parts[..parts.iter().position(is_such).unwrap_or(parts.len())]
 }
 
 /// The part of a list that is sent: all of it; or what comes before the first bad buffer, if that is
 /// so much that the kernel would have copied and sent it before it meets the bad one.
 pub(super) fn sendable(parts: &[iovec]) -> &[iovec] {
-    let is_such = |p: &iovec| is_bad(p.iov_base, p.iov_len);
-    match parts.iter().position(is_such) {
-        None => parts,
-        Some(bad) if crate::iov::total(&parts[..bad]) >= AT_ONCE => &parts[..bad],
-        Some(_) => &[],
+    match before_bad(parts) {
+        good if good.len() == parts.len() || crate::iov::total(good) >= AT_ONCE => good,
+        _ => &[],
     }
 }
 
-/// Whether the kernel refuses the list before it looks at the socket, since it has an address that
-/// no program can have.
-fn has_impossible(parts: &[iovec]) -> bool {
-    let is_such = |p: &iovec| p.iov_base as usize >= 4096 && is_bad(p.iov_base, p.iov_len);
-    parts.iter().any(is_such)
+/// Whether any buffer of a list is [beyond](is_beyond). The kernel cuts off what is too long first if there is but one
+/// (`__import_iovec`).
+fn has_beyond(parts: &[iovec]) -> bool {
+    match parts {
+        [one] => is_beyond(one.iov_base, one.iov_len.min(MOST)),
+        _ => parts.iter().any(|p| is_beyond(p.iov_base, p.iov_len)),
+    }
 }
 
-/// The program's list of buffers, if the kernel would take it.
+/// The program's list of buffers, if the kernel would take it. What it refuses, it refuses before it looks at the socket.
 ///
 /// # Safety
 /// There are `count` entries at `iov`.
@@ -62,6 +76,9 @@ pub(super) unsafe fn list<'a>(iov: *const iovec, count: usize) -> Result<&'a [io
     let parts = unsafe { std::slice::from_raw_parts(iov, count) };
     if parts.iter().any(|p| p.iov_len > isize::MAX as usize) {
         return Err(Outcome::Fail(libc::EINVAL));
+    }
+    if has_beyond(parts) {
+        return Err(Outcome::Fail(libc::EFAULT));
     }
     Ok(parts)
 }
@@ -85,7 +102,6 @@ pub(super) unsafe fn vectored(
     // SAFETY: the caller's promise.
     match unsafe { list(iov, count as u32 as usize) } {
         Ok(parts) if crate::iov::total(parts) == 0 => Outcome::Kernel,
-        Ok(parts) if has_impossible(parts) => Outcome::Fail(libc::EFAULT),
         Ok(parts) if has_bad(parts) => nowhere(parts),
         Ok(parts) => then(fd, parts),
         Err(outcome) => outcome,
@@ -101,18 +117,27 @@ pub(super) fn header(parts: &[iovec]) -> msghdr {
     header
 }
 
-/// The `MSG_…` flags of `preadv2` and `pwritev2`; `None` if the kernel must see
-/// the call: a socket has no offset (`ESPIPE`).
-pub(super) fn flags_at(offset: i64, flags: c_int) -> Option<c_int> {
+/// The `MSG_…` flags of `preadv2` and `pwritev2` with these `RWF_…` flags on a socket.
+///
+/// # Errors
+/// `EOPNOTSUPP` for what this kernel does not know, or knows for files only. That is also said of what a later kernel may
+/// know: its own call would overtake what is in the ring.
+pub(super) fn flags_of(flags: c_int) -> Result<c_int, Errno> {
     const RWF_NOWAIT: c_int = 8;
     /// `RWF_HIPRI`, `RWF_DSYNC`, `RWF_SYNC`, `RWF_APPEND` and `RWF_NOAPPEND` mean
     /// nothing to a socket.
     const IGNORED: c_int = 1 | 2 | 4 | 0x10 | 0x20;
-    match flags & !IGNORED {
-        _ if offset != -1 => None,
-        0 => Some(0),
-        RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
-        _ => None,
+    let means = |flag, meaning| if flags & flag != 0 { meaning } else { 0 };
+    let known = match flags & !(IGNORED | RWF_NOWAIT) {
+        0 => true,
+        sys::RWF_NOSIGNAL => !config::is_confined() && sys::knows_nosignal(),
+        _ => false,
+    };
+    if known {
+        let signal = means(sys::RWF_NOSIGNAL, libc::MSG_NOSIGNAL);
+        Ok(means(RWF_NOWAIT, libc::MSG_DONTWAIT) | signal)
+    } else {
+        Err(libc::EOPNOTSUPP)
     }
 }
 
@@ -135,9 +160,19 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_buffer_makes_a_list_bad_but_the_first_page_is_not_impossible() {
+    fn one_bad_buffer_makes_a_list_bad_but_the_first_page_is_not_beyond() {
         assert!(has_bad(&[part(8192, 4), part(8, 4)]) && !has_bad(&[part(8192, 4)]));
-        assert!(!has_impossible(&[part(8, 4)]) && has_impossible(&[part(USER_END, 4)]));
+        assert!(!has_beyond(&[part(8, 4)]) && has_beyond(&[part(USER_END, 4)]));
+        // Of no bytes, too.
+        assert!(has_beyond(&[part(8192, 4), part(usize::MAX, 0)]));
+        assert!(!has_beyond(&[part(0, 0)]) && !has_beyond(&[part(USER_END, 0)]));
+    }
+
+    #[test]
+    fn a_length_that_is_too_large_is_cut_off_if_there_is_but_one_buffer() {
+        let endless = part(8192, isize::MAX as usize);
+        assert!(!has_beyond(&[endless]) && !has_bad(&[endless]));
+        assert!(has_beyond(&[part(8192, 4), endless]));
     }
 
     #[test]
@@ -152,12 +187,15 @@ mod tests {
 
     #[test]
     fn a_list_is_taken_as_the_kernel_takes_it() {
-        let parts = [part(8192, 4), part(8192, usize::MAX)];
+        let parts = [part(8192, 4), part(8192, usize::MAX), part(USER_END, 4)];
         // SAFETY: the lists are this test's.
         let taken = |count| unsafe { list(parts.as_ptr(), count) }.map(<[iovec]>::len);
         assert_eq!((taken(0), taken(1)), (Ok(0), Ok(1)));
         assert_eq!(taken(2), Err(Outcome::Fail(libc::EINVAL)));
         assert_eq!(taken(IOV_MAX + 1), Err(Outcome::Fail(libc::EINVAL)));
+        // SAFETY: as above.
+        let beyond = unsafe { list(&raw const parts[2], 1) };
+        assert_eq!(beyond.map(<[iovec]>::len), Err(Outcome::Fail(libc::EFAULT)));
         // SAFETY: refused before it is read.
         let nowhere = unsafe { list(std::ptr::null(), 1) };
         assert_eq!(
@@ -170,18 +208,15 @@ mod tests {
     fn flags_of_files_mean_to_a_socket_what_they_can() {
         const RWF_HIPRI: c_int = 1;
         const RWF_NOWAIT: c_int = 8;
-        assert_eq!(flags_at(-1, 0), Some(0));
-        assert_eq!(flags_at(-1, RWF_HIPRI), Some(0));
-        assert_eq!(
-            flags_at(-1, RWF_NOWAIT | RWF_HIPRI),
-            Some(libc::MSG_DONTWAIT)
-        );
-        assert_eq!((flags_at(0, 0), flags_at(-1, 1 << 20)), (None, None));
+        assert_eq!((flags_of(0), flags_of(RWF_HIPRI)), (Ok(0), Ok(0)));
+        let at_once = RWF_NOWAIT | RWF_HIPRI;
+        assert_eq!(flags_of(at_once), Ok(libc::MSG_DONTWAIT));
+        assert_eq!(flags_of(1 << 20), Err(libc::EOPNOTSUPP));
     }
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn a_list_with_an_impossible_address_is_refused_before_anything_is_done_with_it() {
+    fn a_list_with_an_address_beyond_is_refused_before_anything_is_done_with_it() {
         let ends = crate::both_ends::BothEnds::attached();
         let call = |parts: &[iovec]| {
             let (then, nowhere) = (
@@ -201,8 +236,8 @@ mod tests {
         };
         assert_eq!(call(&[part(8192, 4)]), Outcome::Done(1));
         assert_eq!(call(&[part(8192, 4), part(8, 4)]), Outcome::Done(2));
-        let impossible = [part(8, 4), part(USER_END, 4)];
-        assert_eq!(call(&impossible), Outcome::Fail(libc::EFAULT));
+        let beyond = [part(8, 4), part(USER_END, 4)];
+        assert_eq!(call(&beyond), Outcome::Fail(libc::EFAULT));
         // Of no bytes at all the kernel has its own opinion.
         assert_eq!(call(&[part(8192, 0)]), Outcome::Kernel);
     }

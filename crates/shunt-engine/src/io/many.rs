@@ -3,7 +3,7 @@
 use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
 
 use super::buffer::{IOV_MAX, has_bad, is_bad, list, sendable};
-use super::message::{fill_in, has_control, recvmsg, sendmsg};
+use super::message::{fill_in, has_control, has_negative_name, recvmsg, sendmsg};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn, Stay};
@@ -118,6 +118,9 @@ unsafe fn receive_one(conn: &Conn, stay: &Stay, message: *mut msghdr, flags: c_i
 /// # Safety
 /// As for [`list`].
 unsafe fn parts_of<'a>(header: &msghdr) -> Result<&'a [iovec], Outcome> {
+    if has_negative_name(header) {
+        return Err(Outcome::Fail(libc::EINVAL));
+    }
     if header.msg_iovlen > IOV_MAX {
         return Err(Outcome::Fail(libc::EMSGSIZE));
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, socklen_t};
 
 use super::buffer::{self, has_bad, is_bad, list, sendable};
-use super::recv::receive_nowhere;
+use super::recv::receive_before_bad;
 use super::send::{send_before_bad, transmit_list};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
@@ -24,6 +24,9 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
     }
     // SAFETY: it can be read; alignment is the program's choice.
     let header = unsafe { message.read_unaligned() };
+    if has_negative_name(&header) {
+        return Outcome::Kernel;
+    }
     // SAFETY: the caller's promise.
     let parts = match unsafe { list(header.msg_iov, header.msg_iovlen) } {
         Ok(parts) => parts,
@@ -39,7 +42,8 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
         |conn| {
             // Bytes that are thrown away need no buffer (tcp(7)).
             let outcome = if flags & libc::MSG_TRUNC == 0 && has_bad(parts) {
-                receive_nowhere(fd, flags)
+                // SAFETY: the caller's promise.
+                unsafe { receive_before_bad(fd, parts, flags) }
             } else {
                 // SAFETY: the caller's promise.
                 unsafe { stream::receive(&conn, parts, flags) }
@@ -249,15 +253,20 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
     }
 }
 
-/// Whether the kernel refuses the name, which it otherwise ignores on a connection (`copy_msghdr_from_user`).
-pub(super) fn has_bad_name(header: &msghdr) -> bool {
+/// Whether the kernel refuses the name that a message is sent to, and otherwise ignores it on a connection
+/// (`copy_msghdr_from_user`).
+fn has_bad_name(header: &msghdr) -> bool {
     let length = header.msg_namelen as usize;
     let read = length.min(size_of::<libc::sockaddr_storage>());
-    // Without a name its length is nothing.
-    !header.msg_name.is_null()
-        && ((header.msg_namelen as c_int) < 0
-            || is_bad(header.msg_name, read)
-            || !signal::may_read(header.msg_name.cast::<u8>(), read))
+    has_negative_name(header)
+        || !header.msg_name.is_null()
+            && (is_bad(header.msg_name, read)
+                || !signal::may_read(header.msg_name.cast::<u8>(), read))
+}
+
+/// Whether the kernel refuses the room for a name, whether the call sends or receives. Without a name its length is nothing.
+pub(super) fn has_negative_name(header: &msghdr) -> bool {
+    !header.msg_name.is_null() && (header.msg_namelen as c_int) < 0
 }
 
 /// Sends with ancillary data, which the kernel checks, and which changes nothing for bytes in a ring.

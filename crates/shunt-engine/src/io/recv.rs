@@ -2,12 +2,12 @@
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 
-use super::buffer::{MOST, flags_at, header, is_bad, vectored};
+use super::buffer::{MOST, before_bad, flags_of, header, is_bad, is_beyond, vectored};
 use super::short;
-use super::target::{Target, serve, target};
+use super::target::{Target, is_candidate, serve, target};
 use crate::socket::RECEIVER;
 use crate::thread::cancel::Test;
-use crate::{Outcome, real, signal, stream};
+use crate::{Outcome, iov, real, signal, stream};
 
 /// `read(2)`, beyond what [`short::recv`] does.
 pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> Outcome {
@@ -15,6 +15,10 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> Outcome {
         // Zero at once, unlike recv (socket.c: "Match SYS5 behaviour"); the real
         // call says so too, and knows bad descriptors.
         return Outcome::Kernel;
+    }
+    // Here the kernel looks at the whole length, and cuts it later than `recv` (`vfs_read`).
+    if is_beyond(buffer, length) && is_candidate(fd) {
+        return Outcome::Fail(libc::EFAULT);
     }
     // SAFETY: the caller's promise.
     unsafe { recv(fd, buffer, length, 0) }
@@ -25,7 +29,11 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome {
     // SAFETY: the caller's promise.
     let then = |fd, parts: &[iovec]| unsafe { receive(fd, parts, 0) };
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, then, |_| receive_nowhere(fd, 0)) }
+    unsafe {
+        vectored(fd, iov, count, then, |parts| {
+            receive_before_bad(fd, parts, 0)
+        })
+    }
 }
 
 /// `preadv2(2)`.
@@ -36,25 +44,39 @@ pub unsafe fn preadv2(
     offset: i64,
     flags: c_int,
 ) -> Outcome {
-    let Some(flags) = flags_at(offset, flags) else {
+    // A socket has no offset (`ESPIPE`).
+    if offset != -1 || !is_candidate(fd) {
         return Outcome::Kernel;
+    }
+    let flags = flags_of(flags);
+    let then = |fd, parts: &[iovec]| match flags {
+        // SAFETY: the caller's promise.
+        Ok(flags) => unsafe { receive(fd, parts, flags) },
+        Err(errno) => Outcome::Fail(errno),
+    };
+    let nowhere = |parts: &[iovec]| match flags {
+        // SAFETY: the caller's promise.
+        Ok(flags) => unsafe { receive_before_bad(fd, parts, flags) },
+        Err(errno) => Outcome::Fail(errno),
     };
     // SAFETY: the caller's promise.
-    let then = |fd, parts: &[iovec]| unsafe { receive(fd, parts, flags) };
-    // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, then, |_| receive_nowhere(fd, flags)) }
+    unsafe { vectored(fd, iov, count, then, nowhere) }
 }
 
 /// `recv(2)`, beyond what [`short::recv`] does.
 pub unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Outcome {
-    // With MSG_TRUNC the bytes are thrown away, so the buffer does not matter (tcp(7)).
-    if is_bad(buffer, length) && flags & libc::MSG_TRUNC == 0 {
-        return receive_nowhere(fd, flags);
-    }
     let part = iovec {
         iov_base: buffer,
         iov_len: length.min(MOST),
     };
+    if is_beyond(buffer, part.iov_len) && is_candidate(fd) {
+        return Outcome::Fail(libc::EFAULT);
+    }
+    // With MSG_TRUNC the bytes are thrown away, so the buffer does not matter (tcp(7)).
+    if is_bad(buffer, part.iov_len) && flags & libc::MSG_TRUNC == 0 {
+        // SAFETY: nothing is stored in the one buffer, which is bad.
+        return unsafe { receive_before_bad(fd, &[part], flags) };
+    }
     // SAFETY: the caller's promise.
     unsafe { receive(fd, &[part], flags) }
 }
@@ -127,9 +149,12 @@ unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
     )
 }
 
-/// A receive into a bad buffer: `EFAULT` once there is something to receive, and
-/// nothing is lost.
-pub(super) fn receive_nowhere(fd: c_int, flags: c_int) -> Outcome {
+/// A receive into a list with a bad buffer. Once there is something to receive: what the buffers before that one can hold; or
+/// `EFAULT` if more is there, and nothing is lost.
+///
+/// # Safety
+/// The parts before the bad one are writable.
+pub(super) unsafe fn receive_before_bad(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
     match target(fd, RECEIVER) {
         Target::Counted(socket) => {
             // The real call takes nothing, so it need not be counted.
@@ -146,9 +171,15 @@ pub(super) fn receive_nowhere(fd: c_int, flags: c_int) -> Outcome {
             match unsafe {
                 stream::receive(&conn, &[part], flags & !libc::MSG_WAITALL | libc::MSG_PEEK)
             } {
-                Outcome::Done(n) if n > 0 => Outcome::Fail(libc::EFAULT),
-                other => other,
+                Outcome::Done(n) if n > 0 => {}
+                other => return other,
             }
+            let good = before_bad(parts);
+            if stream::unread(&conn) > iov::total(good) as u64 {
+                return Outcome::Fail(libc::EFAULT);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { stream::receive(&conn, good, flags) }
         }
         Target::Kernel => Outcome::Kernel,
     }

@@ -3,7 +3,7 @@
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 use shunt_abi::Reason;
 
-use super::buffer::{MOST, flags_at, header, is_bad, sendable, vectored};
+use super::buffer::{MOST, flags_of, header, is_bad, is_beyond, sendable, vectored};
 use super::short;
 use super::target::{is_candidate, serve};
 use crate::socket::{SENDER, Socket};
@@ -12,6 +12,10 @@ use crate::{Outcome, control, real, stream};
 
 /// `write(2)`, beyond what [`short::send`] does.
 pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome {
+    // As for `read`: the whole length.
+    if is_beyond(buffer, length) && is_candidate(fd) {
+        return Outcome::Fail(libc::EFAULT);
+    }
     // SAFETY: the caller's promise.
     unsafe { send(fd, buffer, length, 0) }
 }
@@ -32,28 +36,37 @@ pub unsafe fn pwritev2(
     offset: i64,
     flags: c_int,
 ) -> Outcome {
-    let Some(flags) = flags_at(offset, flags) else {
+    // A socket has no offset (`ESPIPE`).
+    if offset != -1 || !is_candidate(fd) {
         return Outcome::Kernel;
+    }
+    let flags = flags_of(flags);
+    let then = |fd, parts: &[iovec]| match flags {
+        // SAFETY: the caller's promise.
+        Ok(flags) => unsafe { transmit_list(fd, parts, flags) },
+        Err(errno) => Outcome::Fail(errno),
+    };
+    let nowhere = |parts: &[iovec]| match flags {
+        // SAFETY: the caller's promise.
+        Ok(flags) => unsafe { send_before_bad(fd, parts, flags) },
+        Err(errno) => Outcome::Fail(errno),
     };
     // SAFETY: the caller's promise.
-    let then = |fd, parts: &[iovec]| unsafe { transmit_list(fd, parts, flags) };
-    // SAFETY: the caller's promise.
-    unsafe {
-        vectored(fd, iov, count, then, |parts| {
-            send_before_bad(fd, parts, flags)
-        })
-    }
+    unsafe { vectored(fd, iov, count, then, nowhere) }
 }
 
 /// `send(2)`, beyond what [`short::send`] does.
 pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> Outcome {
-    if is_bad(buffer, length) {
-        return send_nowhere(fd, flags);
-    }
     let part = iovec {
         iov_base: buffer.cast_mut(),
         iov_len: length.min(MOST),
     };
+    if is_beyond(buffer, part.iov_len) && is_candidate(fd) {
+        return Outcome::Fail(libc::EFAULT);
+    }
+    if is_bad(buffer, part.iov_len) {
+        return send_nowhere(fd, flags);
+    }
     // SAFETY: the caller's promise.
     unsafe { transmit(fd, &[part], flags) }
 }

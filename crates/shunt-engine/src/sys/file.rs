@@ -2,7 +2,7 @@
 
 use libc::c_int;
 
-use super::{Errno, fcntl, read, ready, write};
+use super::{Errno, close, eventfd, fcntl, read, ready, write};
 
 pub(crate) fn pread(
     fd: c_int,
@@ -41,6 +41,23 @@ fn file_type(fd: c_int) -> libc::mode_t {
 }
 
 const RWF_NOWAIT: c_int = 8;
+/// Since Linux 6.18.
+pub(crate) const RWF_NOSIGNAL: c_int = 0x100;
+
+/// Whether the kernel knows [`RWF_NOSIGNAL`]. It takes no look at the flags of a call that moves nothing, so it is asked with a
+/// counter that is zero.
+pub(crate) fn knows_nosignal() -> bool {
+    let Ok(counter) = eventfd() else { return false };
+    let mut value = 0u64;
+    let part = libc::iovec {
+        iov_base: (&raw mut value).cast(),
+        iov_len: size_of::<u64>(),
+    };
+    let all = usize::MAX;
+    let read = call!(preadv2, counter, &raw const part, 1, all, all, RWF_NOSIGNAL);
+    close(counter);
+    read == Err(libc::EAGAIN)
+}
 
 /// Reads what a pipe has at this moment, whether it is blocking or not.
 pub(crate) fn read_now(pipe: c_int, buffer: *mut u8, length: usize) -> Result<usize, Errno> {
