@@ -548,6 +548,36 @@ CHILD_CLOSES(numbered_vfork_closes, lent_child(e, numbered_vfork))
 CHILD_CLOSES(raw_vfork_closes, lent_child(e, raw_vfork))
 CHILD_CLOSES(raw_child_closes, raw_fork())
 
+// What a `vfork` child puts at the number of a connection is not that connection.
+static void vfork_replaces(struct end *e)
+{
+    AT(C) T(send(FD, "unread", 6, 0));
+    AT(S) {
+        int told[2];
+        char buf[16];
+        MUST(pipe2(told, O_CLOEXEC));
+        await_bytes(e, FD, 6);
+        pid_t pid = vfork();
+        if (pid == 0) {
+            dup2(told[1], FD);
+            execl("/nonexistent", "x", NULL);
+            _exit(write(FD, "fails", 5) == 5 ? 0 : 9);
+        }
+        int status = 0;
+        MUST(waitpid(pid, &status, 0));
+        say(e, "child exited with %d", WEXITSTATUS(status));
+        close(told[1]);
+        T(read(told[0], buf, sizeof buf));
+        close(told[0]);
+        T(recv(FD, buf, sizeof buf, 0));
+        T(send(FD, "abc", 3, 0));
+    }
+    AT(C) {
+        T(recv(FD, (char[8]){0}, 3, MSG_WAITALL));
+        T(recv(FD, (char[8]){0}, 8, MSG_DONTWAIT));
+    }
+}
+
 static void vfork_rearranges(struct end *e)
 {
     AT(S) {
@@ -1136,7 +1166,7 @@ DIFF_MAIN(CASE(error_told_once, SPLIT | ONLY_COLD), CASE(child_serves, SPLIT | A
           CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(killed_in_send, SPLIT | COLD),
           CASE(killed_in_receive, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
           CASE(raw_child_closes, COLD | ALL), CASE(raw_child_looks, COLD), CASE(raw_deaf_child_looks, COLD), CASE(raw_vfork_closes, COLD | ALL), CASE(numbered_vfork_closes, COLD | ALL),
-          CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
+          CASE(vfork_replaces, COLD), CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
           CASE(fork_under_receiver, SPLIT), CASE(fork_under_waiter, SPLIT),
           CASE(fork_under_closed_set, SPLIT), CASE(fork_by_handler, SPLIT), CASE(killed_asleep, SPLIT | COLD), CASE(fork_by_handler_sleeps_on, SPLIT | COLD),
           CASE(room_for_relatives, SPLIT), CASE(killed_half_closed, SPLIT | COLD), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

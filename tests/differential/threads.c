@@ -280,6 +280,45 @@ static void own_descriptors(struct end *e)
     AT(S) T(recv(FD, (char[4]){0}, 4, 0));
 }
 
+// What a thread with descriptors of its own has at the number of a connection is not that connection.
+static void *puts_a_file_there(void *arg)
+{
+    struct worker *w = arg;
+    struct end *e = w->e;
+    char buf[16] = "";
+    if (w->index)
+        MUST(unshare(CLONE_FILES));
+    else
+        MUST(close_range(FD, FD, CLOSE_RANGE_UNSHARE));
+    int file = memfd_create("file", MFD_CLOEXEC);
+    w->result = MUST(dup2(file, FD)) == FD && write(FD, "to the file", 11) == 11 && lseek(FD, 0, SEEK_SET) == 0
+        && read(FD, buf, sizeof buf) == 11 && strcmp(buf, "to the file") == 0;
+    close(file);
+    return NULL;
+}
+static void file_at_number(struct end *e, int by_unshare)
+{
+    AT(C) T(send(FD, "unread", 6, 0));
+    AT(S) {
+        struct worker w = {.e = e, .index = by_unshare};
+        pthread_t thread;
+        await_bytes(e, FD, 6);
+        MUST(pthread_create(&thread, NULL, puts_a_file_there, &w));
+        pthread_join(thread, NULL);
+        say(e, "a file: %ld", w.result);
+        T(recv(FD, (char[8]){0}, 8, 0));
+        T(send(FD, "ok", 2, 0));
+    }
+    AT(C) {
+        T(recv(FD, (char[4]){0}, 2, MSG_WAITALL));
+        T(recv(FD, (char[4]){0}, 2, MSG_DONTWAIT));
+        T(send(FD, "too", 3, 0));
+    }
+    AT(S) T(recv(FD, (char[4]){0}, 4, 0));
+}
+static void file_at_unshared_number(struct end *e) { file_at_number(e, 1); }
+static void file_at_closed_number(struct end *e) { file_at_number(e, 0); }
+
 struct blocked {
     struct end *e;
     int how;
@@ -576,5 +615,6 @@ static void low_water_under_receiver(struct end *e)
 DIFF_MAIN(CASE(low_water_under_receiver, TWO | COLD), CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
           CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD | APART),
+          CASE(file_at_unshared_number, COLD | APART), CASE(file_at_closed_number, COLD | APART),
           CASE(shut_down_under_sender, TWO | BARE | COLD | STEADY), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
           CASE(small_stack_files, TWO | COLD), CASE(alternate_stack, TWO | COLD), CASE(closed_under_receiver, BARE))

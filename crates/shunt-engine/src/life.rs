@@ -38,5 +38,5 @@ pub use process::{
     after_exec, after_fork_child, after_fork_parent, after_setns, after_unshare, before_affinity,
     before_confinement, before_descriptor_limit, before_exec, before_exec_of, before_exit,
     before_fork, before_lending, before_new_group, before_new_identity, before_own_identity,
-    before_sharing_table, start,
+    before_sharing_table, before_unshare, start,
 };

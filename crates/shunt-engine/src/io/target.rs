@@ -6,7 +6,7 @@ use libc::c_int;
 
 use crate::socket::{RECEIVER, Socket, Stage};
 use crate::stream::Conn;
-use crate::{Outcome, real, stats, upgrade};
+use crate::{Outcome, config, real, stats, thread, upgrade};
 
 /// A call that has moved at least this many bytes counts as several: as one more for each such
 /// part.
@@ -29,9 +29,17 @@ pub(super) fn target(fd: c_int, who: u32) -> Target {
         return Target::Kernel;
     };
     match Conn::attached(socket, fd) {
+        Some(conn) if conn.is_off_rings() && is_anothers() => Target::Kernel,
         Some(conn) => Target::Shunted(conn),
         None => not_attached(socket, fd, who),
     }
+}
+
+/// Whether the descriptors of the caller are not those that the memory knows ([`thread::owns_memory`]): the number may name
+/// anything there, and what is at its place here is left to the kernel.
+#[cold]
+fn is_anothers() -> bool {
+    !config::is_confined() && !thread::owns_memory()
 }
 
 #[cold]

@@ -4,7 +4,8 @@ use libc::{c_int, c_uint};
 use shunt_abi::Reason;
 
 use super::closing::closing;
-use super::inherit::{before_stdio, copied_apart, to_kernel};
+use super::inherit::{before_stdio, copied_apart, replaced_apart, to_kernel};
+use super::process::before_sharing_table;
 use super::track::forget_stale;
 use crate::entry::{self, Entry};
 use crate::hold::Held;
@@ -39,6 +40,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
             .map_err(|e| e.into_raw())
     };
     if flags & UNSHARE != 0 && sys::has_threads() {
+        before_sharing_table();
         thread::set_apart();
     }
     let own = flags & CLOEXEC == 0 && thread::owns_descriptors();
@@ -94,8 +96,13 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
             }
         }
         entry => {
-            if thread::owns_descriptors() && will_replace(old, new, flags) {
+            if !will_replace(old, new, flags) {
+                return;
+            }
+            if thread::owns_descriptors() {
                 closing(new, entry);
+            } else if let Entry::Socket(socket) = entry {
+                replaced_apart(socket, new);
             }
         }
     }

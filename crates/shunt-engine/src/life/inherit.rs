@@ -150,6 +150,14 @@ pub(super) fn copied_apart(socket: &'static Socket, old: c_int, new: c_int) {
     }
 }
 
+/// A `vfork` child is about to have something else at the number that a connection has in its parent's memory: by that
+/// memory it would read and write the connection. So this is the kernel's from then on, by whatever number.
+pub(super) fn replaced_apart(socket: &'static Socket, fd: c_int) {
+    if is_in_use(socket) && is_still(socket, fd) {
+        give_up_socket(socket, fd, Reason::Inherited);
+    }
+}
+
 /// Whether a number still names the socket that the parent's memory says.
 fn is_still(socket: &Socket, fd: c_int) -> bool {
     let cookie = |fd| sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);

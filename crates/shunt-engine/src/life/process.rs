@@ -51,7 +51,8 @@ pub fn before_lending() {
     thread::lend_memory();
 }
 
-/// Before a child is made that has this process's table of descriptors (`CLONE_FILES`), and is no thread of it.
+/// Before a child is made that has this process's table of descriptors (`CLONE_FILES`), and is no thread of it; or before a
+/// thread gets a table of its own.
 ///
 /// What one of the two closes or opens, the other one's memory does not know. So all connections of the process go back to
 /// the kernel, and neither upgrades any from then on. The child does not learn that it is one: in the memory of its
@@ -183,6 +184,13 @@ pub fn before_new_group() {
 pub fn before_own_identity() {
     if thread::owns_memory() {
         recycle::keep_no_more();
+    }
+}
+
+/// Before `unshare`.
+pub fn before_unshare(flags: libc::c_int) {
+    if flags & libc::CLONE_FILES != 0 && sys::has_threads() {
+        before_sharing_table();
     }
 }
 

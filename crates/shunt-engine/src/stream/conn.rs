@@ -118,6 +118,12 @@ impl<'a> Conn<'a> {
         self.socket.cookie() != 0 && cookie == Ok(self.socket.cookie())
     }
 
+    /// Whether neither direction is in its ring.
+    #[inline(always)]
+    pub(crate) fn is_off_rings(&self) -> bool {
+        self.way_out() != Way::Ring && self.way_in() != Way::Ring
+    }
+
     /// The path of what this side sends.
     #[inline(always)]
     pub(super) fn sender(&self) -> path::Sender<'a> {

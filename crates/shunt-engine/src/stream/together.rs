@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Two ends that have taken turns for this long (about 0.25 ms) try to part.
 const FIRST: u64 = 650_000;
-/// Each try that fails doubles the time to the next one, up to this (about 16 ms): a try takes some 10 µs.
-const LAST: u64 = FIRST << 6;
+/// Each try that fails makes the time to the next one four times as long, up to this (about 64 ms): a try takes some 10 µs, and
+/// where many ends share the cores none comes to anything.
+const LAST: u64 = FIRST << 8;
 /// The ends have parted if for this long (about 1 ms) no wait has yielded at once.
 const APART: u64 = 2_600_000;
 
@@ -71,7 +72,7 @@ impl Together {
     /// A wait sleeps so that the ends may part.
     #[cold]
     pub(super) fn tries(&self, now: u64) {
-        let pause = (2 * self.pause.load(Ordering::Relaxed)).min(LAST);
+        let pause = (4 * self.pause.load(Ordering::Relaxed)).min(LAST);
         self.pause.store(pause, Ordering::Relaxed);
         self.due.store(now.wrapping_add(pause), Ordering::Relaxed);
     }
@@ -100,23 +101,23 @@ mod tests {
     #[test]
     fn ends_that_stay_on_one_core_try_less_and_less_often() {
         let together = Together::new();
-        assert_eq!(take_turns(&together, MS, 20), [0, 0, 1, 3, 7, 15]);
-        assert_eq!(take_turns(&together, 21 * MS, 1600).len(), 100);
+        assert_eq!(take_turns(&together, MS, 90), [0, 1, 5, 21, 85]);
+        assert_eq!(take_turns(&together, 91 * MS, 1600).len(), 25);
     }
 
     #[test]
     fn ends_that_have_parted_for_long_begin_anew() {
         let together = Together::new();
         take_turns(&together, MS, 100);
-        assert_eq!(take_turns(&together, 200 * MS, 20), [0, 0, 1, 3, 7, 15]);
+        assert_eq!(take_turns(&together, 400 * MS, 20), [0, 1, 5]);
     }
 
     #[test]
     fn ends_that_meet_again_at_once_try_no_more_often() {
         let together = Together::new();
-        take_turns(&together, MS, 50);
+        take_turns(&together, MS, 100);
         for n in 1..100 {
-            let tries = take_turns(&together, (1 + 60 * n) * MS, 50);
+            let tries = take_turns(&together, (1 + 210 * n) * MS, 200);
             assert_eq!(tries.len(), 3, "{tries:?}");
         }
     }

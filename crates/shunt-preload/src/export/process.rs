@@ -256,6 +256,7 @@ unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 }
 
 pub(super) fn unsharing<T: PartialEq + From<i8>>(flags: c_int, kernel: impl FnOnce() -> T) -> T {
+    quietly(|| life::before_unshare(flags));
     let result = kernel();
     if result == T::from(0) {
         quietly(|| life::after_unshare(flags));
