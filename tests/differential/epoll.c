@@ -250,6 +250,67 @@ static void level_full(struct end *e)
     }
 }
 
+static void take_in(struct end *e, size_t n)
+{
+    while (n > 0)
+        n -= MUST(recv(FD, scratch(), n < SCRATCH ? n : SCRATCH, 0));
+}
+
+static int is_told_of_room(int ep, int ms)
+{
+    struct epoll_event ev[2];
+    int told = 0;
+    for (int n = epoll_wait(ep, ev, 2, ms); n > 0; n--)
+        told |= ev[n - 1].data.u64 == 3;
+    return told;
+}
+
+// Who waits for room is told of it, also if something else has looked at the connection when there was just enough.
+static void looked_at_when_full(struct end *e, unsigned kind, int by_poll)
+{
+    static int ep, copy, told;
+    size_t total = 0;
+    AT(C) {
+        ep = set_of();
+        copy = MUST(dup(FD));
+        T(add(ep, FD, EPOLLIN, 2));
+        T(add(ep, copy, EPOLLOUT | kind, 3));
+        total = stuff(e, FD, 1);
+        while (is_told_of_room(ep, 0))
+            ;
+        T(send(FD, "x", 1, MSG_DONTWAIT));
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) {
+        if (!by_poll)
+            T(send(FD, "unread", 6, 0));
+        take_in(e, total / 100 * 35);
+    }
+    AT(C) {
+        struct pollfd p = {FD, POLLIN, 0};
+        told = 0;
+        if (by_poll)
+            T(poll(&p, 1, 0));
+        else
+            for (int i = 0; i < 3; i++)
+                told |= is_told_of_room(ep, 0);
+    }
+    AT(S) take_in(e, total - total / 100 * 35);
+    AT(C) {
+        T(recv(FD, (char[8]){0}, 8, MSG_DONTWAIT));
+        // By edges it may have been told before.
+        say(e, "told %d", told || is_told_of_room(ep, PATIENCE_MS));
+        close(ep);
+        close(copy);
+    }
+}
+static void looked_at_by_poll_when_full(struct end *e)
+{
+    looked_at_when_full(e, 0, 1);
+    looked_at_when_full(e, EPOLLET, 1);
+}
+static void looked_at_by_set_when_full(struct end *e) { looked_at_when_full(e, EPOLLET, 0); }
+
 static void one_shot(struct end *e)
 {
     char buf[8];
@@ -1370,6 +1431,56 @@ static void edge_loop(struct end *e)
     }
 }
 
+struct pair {
+    struct end *e;
+    int ep, seen;
+    pthread_mutex_t lock;
+    pthread_cond_t both;
+};
+static void *handles_one(void *arg)
+{
+    struct pair *p = arg;
+    struct end *e = p->e;
+    struct epoll_event ev[8];
+    char c;
+    do
+        MUST(epoll_wait(p->ep, ev, 8, -1));
+    while (recv(FD, &c, 1, MSG_DONTWAIT) != 1);
+    pthread_mutex_lock(&p->lock);
+    p->seen++;
+    pthread_cond_broadcast(&p->both);
+    while (p->seen < 2)
+        pthread_cond_wait(&p->both, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+// Two messages come at once. The thread that takes the first one waits until another one has taken the second.
+static void left_for_another(struct end *e)
+{
+    if (e->role == S) {
+        struct pair p = {e, set_of(), 0, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
+        pthread_t threads[2];
+        T(add(p.ep, FD, EPOLLIN, 1));
+        for (int i = 0; i < 20; i++) {
+            p.seen = 0;
+            for (int t = 0; t < 2; t++)
+                MUST(pthread_create(&threads[t], NULL, handles_one, &p));
+            go(e);
+            for (int t = 0; t < 2; t++)
+                pthread_join(threads[t], NULL);
+        }
+        say(e, "handled");
+        close(p.ep);
+    } else {
+        for (int i = 0; i < 20; i++) {
+            await_go(e);
+            usleep(i % 4 * 1000); // now they sleep, and now they are about to
+            MUST(send(FD, "ab", 2, 0));
+        }
+    }
+}
+
 // Both ends use edges only, small messages, thousands of turns.
 static void edge_conversation(struct end *e)
 {
@@ -1469,7 +1580,8 @@ static void left_alone(struct end *e)
 DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD | STEADY), CASE(edge_both, ALL | STEADY),
           CASE(edge_both_in_the_middle, ONLY_COLD | STEADY), CASE(edge_added, COLD | STEADY),
           CASE(edge_full, COLD | STEADY),
-          CASE(level_full, COLD | STEADY), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
+          CASE(level_full, COLD | STEADY), CASE(looked_at_by_poll_when_full, COLD | STEADY),
+          CASE(looked_at_by_set_when_full, COLD | STEADY), CASE(left_for_another, TWO | COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
           CASE(too_deep, 0), CASE(too_deep_copied, 0), CASE(too_deep_removed, 0), CASE(too_deep_heard, COLD),
          
           CASE(nested, COLD | STEADY), CASE(nested_wakes, TWO | COLD), CASE(several_sets, COLD | STEADY), CASE(with_dup, COLD),

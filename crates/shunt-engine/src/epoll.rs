@@ -43,7 +43,8 @@ pub(crate) use carry::{
     AT_ONCE, Known, begun_again, carry, give_back, give_back_of, look_again, obstacle, waiting,
 };
 pub(crate) use collect::{
-    LOOK_OFTEN, collect, collect_all, has_news, has_some, is_due, take_events,
+    Gathered, LOOK_OFTEN, collect, collect_all, collect_before_sleep, has_news, has_some, is_due,
+    take_events,
 };
 pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;

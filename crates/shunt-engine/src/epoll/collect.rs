@@ -8,6 +8,7 @@ use shunt_shm::wake::Entry as LogEntry;
 use super::inner::{hear_inner, take_foreign, take_inner, take_inner_with};
 use super::limit::Limit;
 use super::room::Room;
+use super::room_asked::ROOM;
 use super::set::Set;
 use super::state::{Follow, State};
 use super::{FLAGS, base_events, outside, polled, wanted};
@@ -56,15 +57,45 @@ fn is_logged(state: &State) -> bool {
 /// ready it looks again, up to `patience` times, without the pauses and the care of a real wait:
 /// each would cost more than the answer.
 pub(crate) fn collect(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> usize {
-    gather(set, room, look, patience).0
+    let gathered = gather(set, room, look, patience);
+    gathered.pass_on(set);
+    gathered.found
+}
+
+/// [`collect`] for a thread that is counted as asleep on the set; [`Gathered::pass_on`] follows when it is not any more.
+pub(crate) fn collect_before_sleep(set: &'static Set, room: &mut Room) -> Gathered {
+    gather(set, room, false, 0)
 }
 
 /// Gathers what is ready from both sides, with one look; and says whether the kernel has told of everything that it has.
 pub(crate) fn collect_all(set: &'static Set, room: &mut Room) -> (usize, bool) {
-    gather(set, room, true, 0)
+    let gathered = gather(set, room, true, 0);
+    gathered.pass_on(set);
+    (gathered.found, gathered.is_all)
 }
 
-fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usize, bool) {
+/// What a look at a set has come to.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    /// How many events the program is told.
+    pub(crate) found: usize,
+    /// Whether the kernel has told of everything that it has.
+    is_all: bool,
+    /// Whether another thread has something to be told, too: events for which there is no room, or level-triggered ones, which last.
+    leaves: bool,
+}
+
+impl Gathered {
+    /// Wakes another thread that sleeps on the set, if there is something for it: the first one may be waiting for it (`ep_done_scan`
+    /// in the kernel).
+    pub(crate) fn pass_on(&self, set: &Set) {
+        if self.leaves {
+            set.kick();
+        }
+    }
+}
+
+fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> Gathered {
     if look {
         set.expose_nested();
     }
@@ -104,14 +135,13 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usi
         if polled::is_due(state) || !state.busy.is_empty() {
             set.chores.store(true, Ordering::Relaxed);
         }
-        // The room is full, and level-triggered items stay queued: another thread that sleeps on
-        // the set may have room for them.
-        if found == room.len() && !state.queue.is_empty() {
-            set.kick();
+        Gathered {
+            found,
+            is_all,
+            leaves: found > 0 && !state.queue.is_empty(),
         }
-        (found, is_all)
     })
-    .unwrap_or((0, false))
+    .unwrap_or_default()
 }
 
 /// Reports shunted items that are ready, at the beginning of the room; returns how many. `None`: none can be ready.
@@ -277,6 +307,8 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
             // Noted before the look at what is there: an edge too many does less harm than one too few.
             item.end = stream::end_of_stream(&conn);
         }
+        // Before the look: what is asked for after it is not told yet.
+        let asked_at = conn.asked_at();
         let mask = stream::mask(&conn, wanted(item.events), look) & wanted(item.events);
         if mask == 0 {
             continue;
@@ -293,6 +325,9 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
             break;
         }
         found += 1;
+        if mask & ROOM != 0 {
+            item.room_told = asked_at;
+        }
         if one_shot {
             item.events &= FLAGS;
         } else if item.events & libc::EPOLLET as u32 == 0 {

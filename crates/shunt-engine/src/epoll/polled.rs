@@ -21,6 +21,7 @@ use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
 use super::room::Room;
+use super::room_asked::ROOM;
 use super::set::Set;
 use super::state::{Item, State};
 use super::watch::say_watched;
@@ -231,7 +232,6 @@ enum Told {
 
 #[inline(always)]
 fn report_one(item: &mut Item, room: &mut Room, place: usize) -> Told {
-    const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
     let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
         return Told::Nothing;
     };
@@ -242,6 +242,7 @@ fn report_one(item: &mut Item, room: &mut Room, place: usize) -> Told {
         item.end = conn.consumer().end();
     }
     let wanted = wanted(events);
+    let asked_at = conn.asked_at();
     let look = std::mem::take(&mut item.look);
     let mask = match look {
         true => stream::mask(&conn, wanted, true),
@@ -258,6 +259,9 @@ fn report_one(item: &mut Item, room: &mut Room, place: usize) -> Told {
     if !room.put(place, event) {
         (item.look, item.end) = (look, end);
         return Told::Missing;
+    }
+    if mask & ROOM != 0 {
+        item.room_told = asked_at;
     }
     if events & libc::EPOLLONESHOT as u32 != 0 {
         item.events &= FLAGS;

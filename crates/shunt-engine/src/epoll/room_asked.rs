@@ -6,8 +6,6 @@
 
 use std::sync::atomic::Ordering;
 
-use shunt_shm::slot;
-
 use super::set::Set;
 use super::state::{Item, State};
 use super::wanted;
@@ -15,7 +13,7 @@ use crate::stream::{self, Conn, SELDOM};
 use crate::sys;
 
 /// What a registration for room asks for.
-const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+pub(super) const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
 impl Set {
     /// Whether a connection of this process has asked for room since there was none in this set that waits for it.
@@ -79,11 +77,11 @@ fn look(state: &mut State) -> bool {
     any
 }
 
+/// The connection of a member that has not been told of room since it was last asked for.
 fn waits_for_room(item: &Item) -> Option<Conn<'static>> {
     let may = item.live && item.moved && !item.inactive && wanted(item.events) & ROOM != 0;
     let conn = may.then(|| Conn::new(item.socket, item.socket.fd()))??;
-    let wait = conn.pair.own.face.wait.load(Ordering::Relaxed);
-    (wait & slot::WANT_TX != 0).then_some(conn)
+    (conn.asked_at() != item.room_told).then_some(conn)
 }
 
 #[cfg(all(test, not(miri)))]

@@ -46,6 +46,8 @@ pub(super) struct Item {
     pub(super) idle_news: u32,
     /// The kernel has news about its socket.
     pub(super) look: bool,
+    /// [`Conn::asked_at`](crate::stream::Conn::asked_at) when it was last told of room.
+    pub(super) room_told: u64,
     /// Added or modified since the kernel's set was last asked for all it has.
     pub(super) armed: bool,
     /// How many waits might have moved it to the inner set and did not.
@@ -228,6 +230,7 @@ impl State {
             odd: false,
             idle_news: 0,
             look: false,
+            room_told: 0,
             armed: true,
             put_off: 0,
             live: true,

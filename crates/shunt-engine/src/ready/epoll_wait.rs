@@ -6,8 +6,8 @@ use super::accepting::{in_milliseconds, say_waiting, tell_listeners, wait_at_lis
 use super::bring::bring_forward;
 use super::poll::poll_set;
 use crate::epoll::{
-    self, LOOK_OFTEN, Limit, Room, Set, User, begin_sleep, collect, end_sleep, has_news, has_some,
-    is_due, look_for_room, take_events, take_foreign,
+    self, Gathered, LOOK_OFTEN, Limit, Room, Set, User, begin_sleep, collect, collect_before_sleep,
+    end_sleep, has_news, has_some, is_due, look_for_room, take_events, take_foreign,
 };
 use crate::hold::Taken;
 use crate::recycle::{self, Waits};
@@ -262,16 +262,17 @@ unsafe fn sleep_once(
             end_sleep(set);
         }
     };
-    let found = if begin_sleep(set) {
-        collect(set, room, false, 0)
+    let gathered = if begin_sleep(set) {
+        collect_before_sleep(set, room)
     } else {
-        0
+        Gathered::default()
     };
-    let found = tell_listeners(set, room, found, waits);
+    let found = tell_listeners(set, room, gathered.found, waits);
     set.notice_relatives();
     let slept_on = set.fd();
     let slept = if found > 0 || room.is_missing() {
         get_up();
+        gathered.pass_on(set);
         return Slept::Not(found);
     } else if seen.any_since() {
         Err(libc::EINTR)

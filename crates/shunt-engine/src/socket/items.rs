@@ -39,8 +39,13 @@ impl ItemList {
         result
     }
 
+    /// How many there were when this looked; with the lock, how many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire) as usize
+    }
+
     /// Whether it was in no set when this looked; with the lock, whether it is in none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.count() == 0
     }
 }

@@ -225,6 +225,18 @@ impl<'a> Conn<'a> {
         publish::word(&self.pair.own.output.room_at, read.wrapping_add(wanted));
     }
 
+    /// How far the peer was to read when this side last asked for room; 0: it never has.
+    #[inline(always)]
+    pub(crate) fn asked_at(&self) -> u64 {
+        self.pair.own.output.room_at.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer has read as far as this side has asked it to, so that it tells of room.
+    pub(super) fn is_told_of_room(&self) -> bool {
+        let read = self.pair.peer.progress.bytes.load(Ordering::Acquire);
+        read.wrapping_sub(self.asked_at()) as i64 >= 0
+    }
+
     /// Whether the other end is on another host: a NIC takes there what this side publishes.
     #[inline(always)]
     pub(crate) fn is_mirrored(&self) -> bool {

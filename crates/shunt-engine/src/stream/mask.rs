@@ -46,7 +46,7 @@ pub(crate) fn mask_as_usual(conn: &Conn, wanted: u32) -> u32 {
 fn usual_mask(conn: &Conn, wanted: u32, asks: bool) -> u32 {
     let readable = conn.consumer().at_hand() > 0;
     let asks_for_room = asks_for_room(conn, wanted);
-    let writable = asks_for_room && has_room(conn);
+    let writable = asks_for_room && has_room(conn, asks && wanted & WRITABLE != 0);
     if asks_for_room && !writable && asks && ask_for_room(conn, wanted) {
         return mask_behind_answer(conn, wanted, readable);
     }
@@ -179,7 +179,7 @@ fn is_writable(conn: &Conn, out: Way, kernel: i16, wanted: u32, asks: bool) -> b
         Way::Ring => {
             conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0
                 || kernel & (POLLHUP | POLLERR) != 0
-                || has_room(conn)
+                || has_room(conn, asks && wanted & WRITABLE != 0)
                 || asks && ask_for_room(conn, wanted)
         }
         Way::Tcp | Way::TcpAgain => kernel & POLLOUT != 0,
@@ -211,14 +211,24 @@ fn ask_for_room(conn: &Conn, wanted: u32) -> bool {
         && (conn.way_out() == Way::Ring || sys::ready(conn.fd, POLLOUT) & POLLOUT != 0)
 }
 
-/// There is room: nobody need be told.
-fn has_room(conn: &Conn) -> bool {
+/// Whether there is room. If the peer need not tell anybody any more, this takes the request back that it do so. `tells`: the look is
+/// for a registration in an epoll set, which is told of the room now.
+#[inline]
+fn has_room(conn: &Conn, tells: bool) -> bool {
     let room = conn.has_room();
     let wait = &conn.pair.own.face.wait;
-    if room && wait.load(Ordering::Relaxed) & slot::WANT_TX != 0 {
+    if room && wait.load(Ordering::Relaxed) & slot::WANT_TX != 0 && is_known_to_all(conn, tells) {
         publish::clear_bits(wait, slot::WANT_TX);
     }
     room
+}
+
+/// Whether all registrations of the connection know of its room: the one that is told now is the only one, or the peer has read so
+/// far that it tells them. (It may be just about to look whether it is asked to. Whom that leaves untold is looked at from time to
+/// time: `epoll/room_asked.rs`.)
+#[cold]
+fn is_known_to_all(conn: &Conn, tells: bool) -> bool {
+    conn.socket.items.count() <= usize::from(tells) || conn.is_mirrored() || conn.is_told_of_room()
 }
 
 #[cfg(all(test, not(miri)))]
