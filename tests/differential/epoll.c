@@ -281,11 +281,14 @@ static void looked_at_when_full(struct end *e, unsigned kind, int by_poll)
         T(send(FD, "x", 1, MSG_DONTWAIT));
     }
     share(e, C, &total, sizeof total);
-    AT(S) {
-        if (!by_poll)
-            T(send(FD, "unread", 6, 0));
-        take_in(e, total / 100 * 35);
+    if (!by_poll) {
+        AT(S) T(send(FD, "unread", 6, 0));
+        AT(C) {
+            await_bytes(e, FD, 6);
+            is_told_of_room(ep, 0);
+        }
     }
+    AT(S) take_in(e, total / 100 * 35);
     AT(C) {
         struct pollfd p = {FD, POLLIN, 0};
         told = 0;
