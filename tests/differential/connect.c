@@ -154,6 +154,43 @@ static void dissolved(struct end *e)
     AT(S) T(recv(FD, (char[8]){0}, 8, 0));
 }
 
+// Its registration in a set stays, too.
+static void dissolved_in_set(struct end *e)
+{
+    static int set;
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    struct epoll_event event = {EPOLLIN, {.u32 = 7}};
+    AT(C) {
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        T(send(FD, "unread", 6, 0));
+        T(connect(FD, &none, sizeof none));
+        T(epoll_wait(set, &event, 1, 0));
+        say(e, "%s", events(event.events));
+    }
+    AT(S) {
+        await_events(e, FD, POLLERR);
+        close(FD);
+    }
+    AT(C) T(tcp_connect(FD, e->fam, e->port));
+    AT(S) {
+        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        for (int i = 0; i < 40; i++)
+            MUST(send(FD, "a", 1, 0));
+    }
+    AT(C) {
+        event = (struct epoll_event){0};
+        T(epoll_wait(set, &event, 1, PATIENCE_MS));
+        say(e, "%s, %u", events(event.events), event.data.u32);
+        T(recv(FD, (char[64]){0}, 40, MSG_WAITALL));
+        T(epoll_wait(set, &event, 1, 0));
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        T(epoll_ctl(set, EPOLL_CTL_DEL, FD, NULL));
+        T(epoll_ctl(set, EPOLL_CTL_DEL, FD, NULL));
+        close(set);
+    }
+}
+
 static void bad_addresses(struct end *e)
 {
     AT(C) {
@@ -692,7 +729,7 @@ static void other_sockets(struct end *e)
 }
 
 DIFF_MAIN(CASE(blocking, BARE | ALL), CASE(non_blocking, BARE | ALL), CASE(non_blocking_select, BARE),
-          CASE(refused, BARE | ALL), CASE(refused_by_recv, BARE), CASE(dissolved, ALL | COLD),
+          CASE(refused, BARE | ALL), CASE(refused_by_recv, BARE), CASE(dissolved, ALL | COLD), CASE(dissolved_in_set, COLD),
           CASE(bad_addresses, BARE | ALL), CASE(names, BARE | ALL), CASE(accept_flags, BARE | ALL),
           CASE(accept_would_block, BARE), CASE(accept_sleeps, BARE | TWO | ALL), CASE(before_accept, BARE | ALL),
           CASE(ended_before_accept, BARE | ALL), CASE(reset_before_accept, BARE), CASE(listener_closed, BARE | ALL),

@@ -9,6 +9,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
+use super::inherit::give_up;
 use super::option::learn;
 use super::track::{forget_stale, track};
 use crate::config::{self, Upgrade};
@@ -17,7 +18,7 @@ use crate::hold::Held;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::sys::{self, address};
-use crate::{Outcome, control, recycle, tcp, thread, upgrade};
+use crate::{Outcome, control, epoll, recycle, tcp, thread, upgrade};
 
 /// Whether `socket` makes one of TCP.
 fn is_tcp(domain: c_int, kind: c_int, protocol: c_int) -> bool {
@@ -96,9 +97,16 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
 
 /// `connect` to no address resets a connection, or ends a listener, and leaves a
 /// socket that may connect anew (`connect(2)`).
+///
+/// Its registrations in epoll sets stay. They are the kernel's from here on, and so is what it connects next.
 fn dissolve(old: &'static Socket) {
+    let is_in_set = !old.items.is_empty();
     match old.stage() {
         Stage::Attached => {
+            if is_in_set {
+                give_up(old.fd(), Reason::UnknownSet);
+                epoll::give_back_of(old);
+            }
             if let Some(conn) = Conn::new(old, old.fd()) {
                 stream::before_reset(&conn);
             }
@@ -120,6 +128,12 @@ fn dissolve(old: &'static Socket) {
         }
         _ => {}
     });
+    if let Some(new) = new {
+        new.settings.inherit(&old.settings);
+        if is_in_set {
+            control::refuse(new, Reason::UnknownSet);
+        }
+    }
 }
 
 /// After the real `connect`; `error` is 0 or its errno.

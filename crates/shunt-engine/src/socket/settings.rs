@@ -88,7 +88,7 @@ impl Settings {
         }
     }
 
-    /// What an accepted socket has from its listener, beside what the kernel tells.
+    /// What an accepted socket has from its listener, beside what the kernel tells; or one that is connected anew from before.
     pub(crate) fn inherit(&self, listener: &Self) {
         let o = Ordering::Relaxed;
         let copy = |to: &AtomicBool, from: &AtomicBool| to.store(from.load(o), o);
