@@ -794,10 +794,15 @@ static void *receives_twice(void *arg)
     return NULL;
 }
 
-// The connection goes back to TCP under a receive that has a part from shared memory, and is reset.
-static void reset_behind_part(struct end *e)
+// The connection goes back to TCP under a receive that has a part from shared memory, and is reset: by an end that closes it at once, with a
+// byte unread, or with a linger time of zero.
+static void reset_behind_part(struct end *e, int by_unread)
 {
     struct thread r = {0};
+    if (by_unread) {
+        AT(S) T(send(FD, "x", 1, 0));
+        AT(C) await_bytes(e, FD, 1); // it may wait for an acknowledgement (Nagle)
+    }
     AT(S) start_asleep(e, &r, receives_twice);
     AT(C) T(send(FD, "abc", 3, 0));
     AT(S) await_sleep(e, e->pid, r.tid);
@@ -805,7 +810,8 @@ static void reset_behind_part(struct end *e)
     AT(S) await_sleep(e, e->pid, r.tid);
     AT(C) {
         struct linger at_once = {1, 0};
-        MUST(setsockopt(FD, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+        if (!by_unread)
+            MUST(setsockopt(FD, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
         close(FD);
         FD = -1;
     }
@@ -814,6 +820,8 @@ static void reset_behind_part(struct end *e)
         say(e, "received %ld, then %s", r.result, errname(r.n));
     }
 }
+static void lingers_not_behind_part(struct end *e) { reset_behind_part(e, 0); }
+static void unread_behind_part(struct end *e) { reset_behind_part(e, 1); }
 
 static void hears(int sig) { (void)sig; }
 
@@ -1159,7 +1167,7 @@ PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_s
            CASE(urgent, COLD), CASE(asynchronous, COLD), CASE(watched_idle, COLD | ALL | STEADY),
            CASE(watched_unread, COLD | ALL | STEADY), CASE(watched_program_idle, COLD | STEADY), CASE(watched_program_unread, COLD | STEADY),
            CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
-           CASE(reset_behind_part, TWO), CASE(signal_behind_part, TWO), CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
+           CASE(lingers_not_behind_part, TWO), CASE(unread_behind_part, TWO), CASE(signal_behind_part, TWO), CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
            CASE(half_received, TWO | COLD), CASE(program_behind_unread, COLD), CASE(stream_behind_unread, COLD),
            CASE(under_traffic, TWO | COLD), CASE(wished_under_traffic, TWO | COLD), CASE(wished_unread, COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
            CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(counts, COLD), CASE(all_calls, COLD), CASE(by_name, COLD),
