@@ -58,6 +58,34 @@ static void connector_bequeaths(struct end *e) { adopt(e, C, INHERITED); }
 static void acceptor_keeps(struct end *e) { adopt(e, S, TAKEN | KEPT); }
 static void connector_keeps(struct end *e) { adopt(e, C, INHERITED | KEPT); }
 
+// A send buffer that its giver has made small is small.
+static void with_small_buffer(struct end *e, int how)
+{
+    connect_anew(e);
+    if (e->role == C) {
+        ask(e, ROUNDS);
+        await_go(e);
+        while (recv(FD, scratch(), SCRATCH, 0) > 0)
+            ;
+        return;
+    }
+    struct plain p;
+    MUST(setsockopt(FD, SOL_SOCKET, SO_SNDBUF, &(int){4097}, sizeof(int)));
+    if (how & INHERITED) {
+        p = plain_on(e, FD, THERE, BY_FORK | SHUNTED);
+    } else {
+        p = plain_on(e, -1, -1, BY_FORK | SHUNTED);
+        give_to(e, &p, FD);
+    }
+    close(FD), FD = -1;
+    tell_it(e, &p, ECHO, ROUNDS, 0);
+    tell_it(e, &p, STUFF, 1000000, 0);
+    go(e);
+    plain_end(e, &p);
+}
+static void small_buffer_passed(struct end *e) { with_small_buffer(e, TAKEN); }
+static void small_buffer_bequeathed(struct end *e) { with_small_buffer(e, INHERITED); }
+
 // It goes on from hand to hand, each time before it has been used, and is used at last.
 static void from_hand_to_hand(struct end *e)
 {
@@ -84,4 +112,5 @@ static void from_hand_to_hand(struct end *e)
 PLAIN_MAIN(CASE(acceptor_passes, BARE | SPLIT | ALL), CASE(acceptor_bequeaths, BARE | SPLIT),
            CASE(connector_passes, BARE | SPLIT), CASE(connector_bequeaths, BARE | SPLIT),
            CASE(acceptor_keeps, BARE | SPLIT), CASE(connector_keeps, BARE | SPLIT),
+           CASE(small_buffer_passed, BARE | SPLIT), CASE(small_buffer_bequeathed, BARE | SPLIT),
            CASE(from_hand_to_hand, BARE | SPLIT))

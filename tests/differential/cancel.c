@@ -3,6 +3,7 @@
 // timeout: 30
 #include "diff.h"
 #include <pthread.h>
+#include <sys/sendfile.h>
 
 enum { TURNS = 200, CALLS_BEFORE = 1000, CALLS_AFTER = 100000, READINESS_CALLS = 7 };
 
@@ -259,4 +260,133 @@ static void by_another(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(before_any, ALL), CASE(refused, 0), CASE(in_close, COLD), CASE(by_another, BUSY))
+static void *closes_once(void *arg)
+{
+    struct doomed *d = arg;
+    d->is_asked = 1;
+    close(d->which);
+    // The request ends it here, unless that was in the call.
+    pause();
+    return NULL;
+}
+
+// The connection is closed, or is as it was. Its peer is in this process, too.
+static int is_whole(int fd, int peer)
+{
+    char buf[4];
+    struct pollfd p = {peer, POLLIN | POLLRDHUP, 0};
+    if (fcntl(fd, F_GETFD) < 0)
+        return poll(&p, 1, PATIENCE_MS) == 1 && recv(peer, buf, 4, 0) == 0;
+    int good = send(fd, "a", 1, MSG_NOSIGNAL) == 1 && recv(peer, buf, 4, 0) == 1;
+    good &= send(peer, "bc", 2, MSG_NOSIGNAL) == 2 && recv(fd, buf, 4, 0) == 2;
+    close(fd);
+    return good;
+}
+
+// The request comes at any moment of the close.
+static void during_close(struct end *e)
+{
+    enum { CLOSES = 600 };
+    AT(C) {
+        int whole = 0, port;
+        int lfd = tcp_listener(e->fam, SOCK_CLOEXEC, 8, &port);
+        for (int i = 0; i < CLOSES; i++) {
+            char c;
+            int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+            MUST(tcp_connect(fd, e->fam, port));
+            int peer = MUST(accept4(lfd, NULL, NULL, SOCK_CLOEXEC));
+            for (int k = 0; k < 10; k++) {
+                put(fd, "x", 1), get(peer, &c, 1);
+                put(peer, "y", 1), get(fd, &c, 1);
+            }
+            struct doomed d = {.which = fd};
+            pthread_t thread;
+            MUST(pthread_create(&thread, NULL, closes_once, &d));
+            while (!d.is_asked)
+                ;
+            for (volatile int k = 0; k < i * 37 % 6000; k++)
+                ;
+            pthread_cancel(thread);
+            pthread_join(thread, NULL);
+            whole += is_whole(fd, peer);
+            close(peer);
+        }
+        close(lfd);
+        say(e, "closed, or as before: %d", whole);
+    }
+}
+
+struct sleeper {
+    int fd, which;
+    _Atomic pid_t tid;
+    ssize_t done;
+};
+
+enum { ALL_OF_IT = 4 << 20 };
+
+// `sendfile`, and what `syscall` does, are no cancellation points.
+static void *sleeps_in_call(void *arg)
+{
+    struct sleeper *s = arg;
+    char buf[8];
+    struct pollfd p = {s->fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    int file, set;
+    s->tid = syscall(SYS_gettid);
+    switch (s->which) {
+    case 0:
+        file = memfd_create("file", MFD_CLOEXEC);
+        s->done = ftruncate(file, ALL_OF_IT) ? -1 : sendfile(s->fd, file, NULL, ALL_OF_IT);
+        close(file);
+        break;
+    case 1:
+        s->done = syscall(SYS_write, s->fd, calloc(1, ALL_OF_IT), ALL_OF_IT);
+        break;
+    case 2:
+        s->done = syscall(SYS_recvfrom, s->fd, buf, 3, 0, NULL, NULL);
+        break;
+    case 3:
+        s->done = syscall(SYS_ppoll, &p, 1, NULL, NULL, 8);
+        break;
+    case 4:
+        set = epoll_create1(EPOLL_CLOEXEC);
+        epoll_ctl(set, EPOLL_CTL_ADD, s->fd, &event);
+        s->done = syscall(SYS_epoll_pwait, set, &event, 1, -1, NULL, 8);
+        close(set);
+        break;
+    }
+    return NULL;
+}
+
+static void asleep_in_others(struct end *e)
+{
+    enum { WRITES = 2, WAYS = 5 };
+    converse(e);
+    for (int which = 0; which < WAYS; which++) {
+        if (e->role == C) {
+            struct sleeper s = {FD, which, 0, -2};
+            pthread_t thread;
+            void *result;
+            MUST(pthread_create(&thread, NULL, sleeps_in_call, &s));
+            while (!s.tid)
+                nap();
+            await_sleep(e, e->pid, s.tid);
+            pthread_cancel(thread);
+            go(e);
+            MUST(pthread_join(thread, &result));
+            say(e, "%d: %s, %zd", which, result == PTHREAD_CANCELED ? "cancelled" : "not cancelled", s.done);
+            if (which > WRITES)
+                T(recv(FD, (char[8]){0}, 3, 0));
+        } else {
+            await_go(e);
+            if (which >= WRITES)
+                T(send(FD, "abc", 3, 0));
+            else
+                say(e, "all came: %d", get(FD, calloc(1, ALL_OF_IT), ALL_OF_IT) == ALL_OF_IT);
+        }
+        meet(e);
+    }
+}
+
+DIFF_MAIN(CASE(before_any, ALL), CASE(refused, 0), CASE(in_close, COLD), CASE(by_another, BUSY),
+          CASE(during_close, BUSY), CASE(asleep_in_others, TWO))

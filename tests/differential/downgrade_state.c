@@ -382,6 +382,72 @@ static void zero_copy(struct end *e)
     goes_on(e);
 }
 
+// How much has come to the kernel's connection.
+static uint64_t come_by_tcp(int fd)
+{
+    uint64_t info[32] = {0};
+    socklen_t n = sizeof info;
+    getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &n);
+    return info[128 / 8]; // `tcpi_bytes_received`, which is not in every libc's header
+}
+
+static void pace(struct end *e, int fd)
+{
+    unsigned rate = 1 << 30;
+    MUST(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+}
+
+static void sends_by_tcp(struct end *e, enum role sender)
+{
+    uint64_t before = 0;
+    AT(!sender) before = come_by_tcp(FD);
+    AT(sender) produce(e, FD, 60000, 1);
+    AT(!sender) {
+        expect(e, FD, 60000, 1);
+        say(e, "by TCP: %d", come_by_tcp(FD) - before >= 60000);
+    }
+    goes_on(e);
+}
+
+// What a program lets the kernel send no faster than so is sent by the kernel.
+static void paced(struct end *e)
+{
+    AT(C) pace(e, FD);
+    sends_by_tcp(e, C);
+}
+
+static void paced_before(struct end *e)
+{
+    AT(C) {
+        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        pace(e, FD);
+        MUST(tcp_connect(FD, e->fam, e->port));
+    }
+    AT(S) FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    warm_up(e);
+    sends_by_tcp(e, C);
+}
+
+static void paced_listener(struct end *e)
+{
+    int port = 0, lfd = -1;
+    AT(S) {
+        lfd = MUST(tcp_listener(V4, SOCK_CLOEXEC, 8, &port));
+        pace(e, lfd);
+    }
+    share(e, S, &port, sizeof port);
+    AT(C) {
+        FD = MUST(tcp_socket(V4, SOCK_CLOEXEC));
+        MUST(tcp_connect(FD, V4, port));
+    }
+    AT(S) {
+        FD = MUST(accept4(lfd, NULL, NULL, SOCK_CLOEXEC));
+        close(lfd);
+    }
+    warm_up(e);
+    sends_by_tcp(e, S);
+}
+
 static void urgent(struct end *e)
 {
     AT(C) {
@@ -1164,6 +1230,7 @@ PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_s
            CASE(stream_to_the_end, COLD), CASE(reset_empty, COLD), CASE(reset_with_few, COLD),
            CASE(shut_right_after, COLD), CASE(close_right_after, COLD), CASE(close_unread, COLD),
            CASE(abort_right_after, COLD), CASE(filter, COLD), CASE(stamps, COLD), CASE(zero_copy, COLD),
+           CASE(paced, COLD), CASE(paced_before, BARE), CASE(paced_listener, BARE),
            CASE(urgent, COLD), CASE(asynchronous, COLD), CASE(watched_idle, COLD | ALL | STEADY),
            CASE(watched_unread, COLD | ALL | STEADY), CASE(watched_program_idle, COLD | STEADY), CASE(watched_program_unread, COLD | STEADY),
            CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),

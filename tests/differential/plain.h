@@ -15,7 +15,7 @@
 
 enum { LEASH = 900, THERE = 901 }; // its descriptors: the way to its master, the connection
 
-enum deed { RECEIVE, SEND, END, SHUT, TAKE, GIVE, DROP, ECHO, COPY, TALLY };
+enum deed { RECEIVE, SEND, END, SHUT, TAKE, GIVE, DROP, ECHO, COPY, TALLY, STUFF };
 struct order {
     int deed;
     uint64_t n;
@@ -81,6 +81,16 @@ static int echo_there(int fd, int rounds)
     return good;
 }
 
+// Whether `n` bytes find room that nobody receives.
+static int fit_there(int fd, size_t n)
+{
+    size_t done = 0;
+    ssize_t sent;
+    while (done < n && (sent = send(fd, scratch(), SCRATCH, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
+        done += sent;
+    return done >= n;
+}
+
 // How much somebody received who was not alone with that.
 struct tally {
     long bytes, sum;
@@ -131,6 +141,9 @@ static void obey(int *fd, const struct order *o, struct report *r)
         break;
     case ECHO:
         snprintf(r->text, sizeof r->text, "echoes: %d good", echo_there(*fd, o->n));
+        break;
+    case STUFF:
+        snprintf(r->text, sizeof r->text, "%ld bytes fit: %d", (long)o->n, fit_there(*fd, o->n));
         break;
     case TALLY: {
         struct tally all = tally_there(*fd);

@@ -106,6 +106,35 @@ static void bound_before(struct end *e)
     much_unread(e);
 }
 
+// Set on a listener before, for what it accepts.
+static void bound_accepted(struct end *e)
+{
+    int port = 0, lfd = -1;
+    if (e->role == S) {
+        lfd = MUST(tcp_listener(V4, SOCK_CLOEXEC, 8, &port));
+        MUST(setsockopt(lfd, SOL_SOCKET, SO_SNDBUF, &(int){4097}, sizeof(int)));
+    }
+    share(e, S, &port, sizeof port);
+    if (e->role == C) {
+        FD = MUST(tcp_socket(V4, SOCK_CLOEXEC));
+        MUST(tcp_connect(FD, V4, port));
+    } else {
+        FD = MUST(accept4(lfd, NULL, NULL, SOCK_CLOEXEC));
+        close(lfd);
+    }
+    meet(e);
+    warm_up(e);
+    if (e->role == S) {
+        size_t n = stuff(e, FD, 1);
+        say(e, "1000000 bytes fit: %d", n >= 1000000);
+        give(e, &n, sizeof n);
+    } else {
+        size_t n;
+        take(e, &n, sizeof n);
+        drain(e, FD, n, 1);
+    }
+}
+
 // A peer that made its receive buffer small before the connection was made: beside that, too, a small
 // send buffer takes little.
 static void both_little(struct end *e)
@@ -206,5 +235,5 @@ static void grown_beyond_set(struct end *e) { grown_beyond_ring(e, await_room); 
 DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(small_in_calls, TWO | COLD | STEADY), CASE(small_in_poll, TWO | COLD | STEADY),
           CASE(small_in_set, TWO | COLD | STEADY), CASE(user_timeout, TWO | COLD),
           CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
-          CASE(bound_before, BARE), CASE(both_little, TWO | BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD),
+          CASE(bound_before, BARE), CASE(bound_accepted, TWO | BARE), CASE(both_little, TWO | BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD),
           CASE(grown_beyond_writer, TWO | COLD), CASE(grown_beyond_set, TWO | COLD))

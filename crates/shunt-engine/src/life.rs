@@ -27,7 +27,9 @@ pub use connection::{
     accept, after_accept, after_connect, after_listen, after_socket, before_connect, connect,
     shutdown, socket,
 };
-pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range, make_room};
+pub use descriptor::{
+    after_dup, after_getfd, before_replace, close, close_range, is_close_whole, make_room,
+};
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
 pub(crate) use inherit::{give_up, give_up_all, to_kernel};
 pub use module::{Objects, Opening, after_open, before_open};

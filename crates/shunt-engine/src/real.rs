@@ -116,15 +116,19 @@ pub(crate) fn cancellable<U: Fn(), R>(undo: &U, call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Does some work in which the thread is not cancelled, whatever calls it makes (`pthread_setcancelstate(3)`).
+/// Does some work in which the thread is not cancelled, whatever calls it makes (`pthread_setcancelstate(3)`). A handler
+/// may leave it by `longjmp`.
 pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
     const PTHREAD_CANCEL_DISABLE: c_int = 1;
     let mut before = 0;
     // SAFETY: a place for the state.
     unsafe { pthread_setcancelstate()(PTHREAD_CANCEL_DISABLE, &raw mut before) };
-    let result = work();
-    // SAFETY: the state that this thread has had.
-    unsafe { pthread_setcancelstate()(before, std::ptr::null_mut()) };
+    let undo = || {
+        // SAFETY: the state that this thread has had.
+        unsafe { pthread_setcancelstate()(before, std::ptr::null_mut()) };
+    };
+    let result = cancellable(&undo, work);
+    undo();
     result
 }
 

@@ -302,6 +302,8 @@ pub(crate) fn before_bare_fork() {
     shunt_engine::real::pthread_setcanceltype();
     shunt_engine::real::pthread_setcancelstate();
     shunt_engine::real::pthread_testcancel();
+    shunt_engine::real::_pthread_cleanup_push();
+    shunt_engine::real::_pthread_cleanup_pop();
     shunt_engine::real::sendmsg();
     shunt_engine::real::recvmsg();
     shunt_engine::real::sigaction();

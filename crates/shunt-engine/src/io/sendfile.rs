@@ -8,11 +8,12 @@ use super::buffer::MOST;
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn};
+use crate::thread::cancel;
 use crate::{Outcome, real, signal, sys};
 
 const SPLICE_F_ALL: c_uint = 15;
 
-/// `sendfile(2)`.
+/// `sendfile(2)`, which is no cancellation point.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> Outcome {
     // SAFETY: the caller's promise.
     let real = |out, count| unsafe { real::sendfile()(out, input, offset, count) };
@@ -26,7 +27,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
                 if !takes || !offset.is_null() || !is_count(count) {
                     return Outcome::Kernel;
                 }
-                stream::splice_out(&conn, out, count.min(MOST), 0)
+                cancel::put_off(|| stream::splice_out(&conn, out, count.min(MOST), 0))
             },
             || real(out, count),
         );
@@ -35,7 +36,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
         out,
         SENDER,
         // SAFETY: the caller's promise.
-        |conn| unsafe { send_file(&conn, input, offset, count) },
+        |conn| cancel::put_off(|| unsafe { send_file(&conn, input, offset, count) }),
         || real(out, count),
     )
 }
@@ -123,7 +124,7 @@ pub unsafe fn splice(
         who,
         |conn| {
             let offsets = !input_offset.is_null() || !out_offset.is_null();
-            let refused = length == 0
+            let refused = !is_count(length)
                 || offsets
                 || flags & !SPLICE_F_ALL != 0
                 || !sys::is_pipe(pipe)

@@ -9,9 +9,20 @@ use super::process::before_sharing_table;
 use super::track::forget_stale;
 use crate::entry::{self, Entry};
 use crate::hold::Held;
-use crate::socket::SOCKETS;
+use crate::socket::{SOCKETS, Stage};
 use crate::stream;
 use crate::{Outcome, config, control, epoll, reach, recycle, region, sys, thread, wake};
+
+/// Whether a close of this descriptor ends more than the kernel knows of. Then the real call has to follow [`close`], or
+/// the connection is open and half ended.
+pub fn is_close_whole(fd: c_int) -> bool {
+    let ends_more = match entry::look(fd) {
+        Entry::Socket(socket) => socket.stage() != Stage::Plain,
+        Entry::Set(_) => true,
+        Entry::Ours | Entry::Other => false,
+    };
+    ends_more && thread::owns_descriptors()
+}
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {

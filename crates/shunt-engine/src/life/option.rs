@@ -219,15 +219,28 @@ fn is_before_mark(conn: &Conn) -> bool {
 /// than a `long` (`SO_TIMESTAMP_NEW`, `SO_TIMESTAMPNS_NEW`).
 const TIMES: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, 63, 64];
 
+/// Tells which of its two buffers a program has set the size of (since Linux 5.14).
+const SO_BUF_LOCK: c_int = 72;
+const SOCK_SNDBUF_LOCK: c_int = 1;
+
 /// A socket has come from another program, which may have set options that rings must know of.
 pub(super) fn learn(socket: &Socket, fd: c_int) {
-    let from = sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF);
-    let looks_on = from.is_ok_and(|from| from >= 0);
+    let ask = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name);
+    let is_needed = [libc::SO_PEEK_OFF, libc::SO_MAX_PACING_RATE]
+        .into_iter()
+        .any(|name| needs_kernel(libc::SOL_SOCKET, name, ask(name).ok()));
     socket
         .settings
         .needs_kernel
-        .store(looks_on, Ordering::Relaxed);
-    let is_set = |&name: &c_int| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name) == Ok(1);
+        .store(is_needed, Ordering::Relaxed);
+    if ask(SO_BUF_LOCK).is_ok_and(|set| set & SOCK_SNDBUF_LOCK != 0) {
+        let bytes = ask(libc::SO_SNDBUF).unwrap_or(0);
+        socket
+            .settings
+            .sndbuf
+            .store(bytes as u32, Ordering::Relaxed);
+    }
+    let is_set = |&name: &c_int| ask(name) == Ok(1);
     let told_by = TIMES.into_iter().find(is_set).unwrap_or(0);
     socket.settings.tells_time.store(told_by, Ordering::Relaxed);
     let left = sys::getsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_INQ);
@@ -338,6 +351,8 @@ fn needs_kernel(level: c_int, name: c_int, number: Option<c_int>) -> bool {
             | libc::SO_TIMESTAMPING
             | SO_TIMESTAMPING_NEW,
         ) => true,
+        // Any other number than -1 bounds how fast the kernel sends.
+        (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => number.is_some_and(|rate| rate != -1),
         // Where the next look begins.
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => number.is_some_and(|n| n >= 0),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
@@ -352,7 +367,7 @@ fn is_handed_on(level: c_int, name: c_int, number: Option<c_int>) -> bool {
     level == libc::SOL_SOCKET
         && match name {
             libc::SO_OOBINLINE | libc::SO_RCVLOWAT => false,
-            libc::SO_PEEK_OFF => true,
+            libc::SO_PEEK_OFF | libc::SO_MAX_PACING_RATE => true,
             _ => number != Some(0),
         }
 }
@@ -455,8 +470,10 @@ mod tests {
         assert!(needs(libc::SO_RCVLOWAT, 2) && needs(libc::SO_RCVLOWAT, -1));
         assert!(!needs(libc::SO_RCVLOWAT, 1) && !needs(libc::SO_KEEPALIVE, 1));
         assert!(needs(libc::SO_PEEK_OFF, 0) && !needs(libc::SO_PEEK_OFF, -1));
+        assert!(needs(libc::SO_MAX_PACING_RATE, 0) && !needs(libc::SO_MAX_PACING_RATE, -1));
         let goes_on = |name, number| is_handed_on(libc::SOL_SOCKET, name, Some(number));
         assert!(goes_on(libc::SO_PEEK_OFF, 0) && !goes_on(libc::SO_RCVLOWAT, 5));
+        assert!(goes_on(libc::SO_MAX_PACING_RATE, 1_000_000));
         assert!(goes_on(libc::SO_TIMESTAMPING, 8) && !goes_on(libc::SO_TIMESTAMPING, 0));
         assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, None));
         // The same number of another level is another option.

@@ -99,6 +99,7 @@ impl Settings {
         self.tells_time.store(listener.tells_time.load(o), o);
         self.on.store(listener.on.load(o), o);
         copy(&self.is_odd, &listener.is_odd);
+        self.sndbuf.store(listener.sndbuf.load(o), o);
     }
 }
 
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_accepted_socket_has_its_listeners_patience() {
+    fn an_accepted_socket_has_what_its_listener_was_set_to() {
         let [listener, accepted] = [(); 2].map(|()| Settings::default());
         listener.impatient_receiver.store(true, Ordering::Relaxed);
         listener.tells_time.store(29, Ordering::Relaxed);
@@ -120,8 +121,7 @@ mod tests {
         assert_eq!(accepted.tells_time.load(Ordering::Relaxed), 29);
         assert!(accepted.needs_kernel.load(Ordering::Relaxed));
         assert!(accepted.tells_left.load(Ordering::Relaxed));
-        // The kernel tells of that one.
-        assert_eq!(accepted.sndbuf.load(Ordering::Relaxed), 0);
+        assert_eq!(accepted.sndbuf.load(Ordering::Relaxed), 9000);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::alone::is_alone;
 use super::identity::PROCESS;
 use crate::real;
 
@@ -28,6 +29,16 @@ pub fn note() {
 #[must_use]
 pub fn is_noted() -> bool {
     PROCESS.cancels.load(Ordering::Relaxed)
+}
+
+/// Makes a call that is no cancellation point, or that has to come to its end once it has begun: a request waits until then.
+#[inline(always)]
+pub fn put_off<R>(call: impl FnOnce() -> R) -> R {
+    // Nobody else can ask, and this thread has not.
+    if is_alone() && !is_noted() {
+        return call();
+    }
+    real::uncancelled(call)
 }
 
 /// Ends this thread, if that was asked for and it does not refuse now. The caller holds nothing, and no frame below

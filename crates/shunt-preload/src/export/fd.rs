@@ -5,14 +5,25 @@
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
-use shunt_engine::life;
+use shunt_engine::{cancel, life};
 
-use crate::call::{alias, export, export_cancellable, making, outcome, quietly};
+use crate::call::{alias, cancellable, export, making, outcome, quietly};
 use crate::next;
 
-export_cancellable! {
+cancellable! {
     // One that is cancelled has closed nothing, and the connection is as it was.
-    close(fd: c_int) -> c_int = life::close;
+    close(fd: c_int) -> c_int { closing(fd) }
+}
+
+#[inline(always)]
+fn closing(fd: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    let close = || outcome!(life::close(fd), unsafe { next::close(fd) });
+    if life::is_close_whole(fd) {
+        cancel::put_off(close)
+    } else {
+        close()
+    }
 }
 
 export! {

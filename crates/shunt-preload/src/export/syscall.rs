@@ -2,7 +2,7 @@
 //!
 //! A call that the engine leaves to the kernel is made as a system call here,
 //! not by the libc function of that name: libc's would be a cancellation point
-//! and treats some arguments differently. Numbers that mean nothing to us, and
+//! and treats some arguments differently. `syscall` is none, so the engine's part is not either. Numbers that mean nothing to us, and
 //! those that return twice on one stack, go to libc's `syscall` untouched.
 
 use std::ffi::{c_int, c_long, c_uint};
@@ -11,7 +11,7 @@ use std::ptr;
 
 use libc::sigset_t;
 use shunt_engine::io::{aio, uring};
-use shunt_engine::{Outcome, io, is_readable, life, not_alone, ready};
+use shunt_engine::{Outcome, cancel, io, is_readable, life, not_alone, ready};
 
 use super::identity::is_this;
 use super::{fd, process, ready as set, socket};
@@ -211,10 +211,12 @@ unsafe extern "C-unwind" fn dispatch(
         if let Some(result) = made_by_kernel(number, arguments, &kernel) {
             return result;
         }
-        let outcome = bytes(number, arguments)
-            .or_else(|| readiness(number, arguments))
-            .or_else(|| descriptors(number, arguments))
-            .unwrap_or_else(|| process_wide(number, arguments));
+        let outcome = cancel::put_off(|| {
+            bytes(number, arguments)
+                .or_else(|| readiness(number, arguments))
+                .or_else(|| descriptors(number, arguments))
+                .unwrap_or_else(|| process_wide(number, arguments))
+        });
         outcome!(outcome, kernel())
     }
 }
@@ -241,15 +243,18 @@ unsafe fn made_by_kernel(
 
             libc::SYS_socket => Some(socket::opening(fd, b as c_int, c as c_int, kernel_fd).into()),
             libc::SYS_connect => {
-                Some(socket::connecting(fd, pointer(b), c as c_uint, kernel_fd).into())
+                let connect = || socket::connecting(fd, pointer(b), c as c_uint, kernel_fd);
+                Some(cancel::put_off(connect).into())
             }
             libc::SYS_listen => Some(socket::listening(fd, kernel_fd).into()),
             libc::SYS_accept => {
-                Some(socket::accepting(fd, pointer(b), pointer(c), 0, kernel_fd).into())
+                let accept = || socket::accepting(fd, pointer(b), pointer(c), 0, kernel_fd);
+                Some(cancel::put_off(accept).into())
             }
             libc::SYS_accept4 => {
-                let flags = d as c_int;
-                Some(socket::accepting(fd, pointer(b), pointer(c), flags, kernel_fd).into())
+                let accept =
+                    || socket::accepting(fd, pointer(b), pointer(c), d as c_int, kernel_fd);
+                Some(cancel::put_off(accept).into())
             }
             libc::SYS_dup => Some(fd::copying(fd, kernel_fd).into()),
             #[cfg(target_arch = "x86_64")]
