@@ -273,20 +273,20 @@ static void *closes_once(void *arg)
 // The connection is closed, or is as it was. Its peer is in this process, too.
 static int is_whole(int fd, int peer)
 {
-    char buf[4];
+    char buf[8];
     struct pollfd p = {peer, POLLIN | POLLRDHUP, 0};
     if (fcntl(fd, F_GETFD) < 0)
-        return poll(&p, 1, PATIENCE_MS) == 1 && recv(peer, buf, 4, 0) == 0;
+        return poll(&p, 1, PATIENCE_MS) == 1 && recv(peer, buf, 4, 0) == -1 && errno == ECONNRESET;
     int good = send(fd, "a", 1, MSG_NOSIGNAL) == 1 && recv(peer, buf, 4, 0) == 1;
-    good &= send(peer, "bc", 2, MSG_NOSIGNAL) == 2 && recv(fd, buf, 4, 0) == 2;
+    good &= recv(fd, buf, 8, 0) == 6 && send(peer, "bc", 2, MSG_NOSIGNAL) == 2 && recv(fd, buf, 4, 0) == 2;
     close(fd);
-    return good;
+    return good && recv(peer, buf, 4, 0) == 0;
 }
 
 // The request comes at any moment of the close.
 static void during_close(struct end *e)
 {
-    enum { CLOSES = 600 };
+    enum { CLOSES = 200 };
     AT(C) {
         int whole = 0, port;
         int lfd = tcp_listener(e->fam, SOCK_CLOEXEC, 8, &port);
@@ -294,11 +294,14 @@ static void during_close(struct end *e)
             char c;
             int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
             MUST(tcp_connect(fd, e->fam, port));
-            int peer = MUST(accept4(lfd, NULL, NULL, SOCK_CLOEXEC));
+            int peer = MUST(accept4(lfd, NULL, NULL, SOCK_CLOEXEC)), on = 1;
+            MUST(setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
             for (int k = 0; k < 10; k++) {
                 put(fd, "x", 1), get(peer, &c, 1);
                 put(peer, "y", 1), get(fd, &c, 1);
             }
+            put(peer, "unread", 6);
+            await_bytes(e, fd, 6);
             struct doomed d = {.which = fd};
             pthread_t thread;
             MUST(pthread_create(&thread, NULL, closes_once, &d));

@@ -1434,6 +1434,29 @@ static void edge_loop(struct end *e)
     }
 }
 
+// Something comes that is not registered: for a wait from outside the set is not ready.
+static void selected_for_nothing(struct end *e)
+{
+    for (int i = 0; i < 2; i++) {
+        if (e->role == S) {
+            int ep = set_of();
+            struct timeval limit = {0, 300000};
+            struct pollfd p = {ep, POLLIN | POLLRDNORM, 0};
+            fd_set in;
+            FD_ZERO(&in);
+            FD_SET(ep, &in);
+            T(add(ep, FD, EPOLLRDHUP, 1));
+            will_block(e);
+            T(i ? poll(&p, 1, 300) : select(ep + 1, &in, NULL, NULL, &limit));
+            close(ep);
+        } else {
+            await_blocked(e);
+            T(send(FD, "unread", 6, 0));
+        }
+        meet(e);
+    }
+}
+
 struct pair {
     struct end *e;
     int ep, seen;
@@ -1584,7 +1607,7 @@ DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | 
           CASE(edge_both_in_the_middle, ONLY_COLD | STEADY), CASE(edge_added, COLD | STEADY),
           CASE(edge_full, COLD | STEADY),
           CASE(level_full, COLD | STEADY), CASE(looked_at_by_poll_when_full, COLD | STEADY),
-          CASE(looked_at_by_set_when_full, COLD | STEADY), CASE(left_for_another, TWO | COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
+          CASE(looked_at_by_set_when_full, COLD | STEADY), CASE(left_for_another, TWO | COLD), CASE(selected_for_nothing, TWO | COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
           CASE(too_deep, 0), CASE(too_deep_copied, 0), CASE(too_deep_removed, 0), CASE(too_deep_heard, COLD),
          
           CASE(nested, COLD | STEADY), CASE(nested_wakes, TWO | COLD), CASE(several_sets, COLD | STEADY), CASE(with_dup, COLD),

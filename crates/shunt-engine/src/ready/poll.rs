@@ -404,7 +404,7 @@ fn take_others(fds: &mut [pollfd], reported: &[pollfd]) -> usize {
         to.revents = from.revents;
         // What woke a set need not be an event of the program's.
         if let Some(set) = Set::of(to.fd)
-            && to.revents == libc::POLLIN
+            && to.revents & (libc::POLLIN | libc::POLLRDNORM) != 0
         {
             epoll::expose(set);
             to.revents = sys::ready(to.fd, to.events);
