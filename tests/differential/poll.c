@@ -105,6 +105,37 @@ static void reset(struct end *e)
     }
 }
 
+// What `poll` tells unasked is nothing to `select`.
+static void selected_for_nothing(struct end *e)
+{
+    AT(C) {
+        struct linger l = {1, 0};
+        setsockopt(FD, SOL_SOCKET, SO_LINGER, &l, sizeof l);
+        close(FD), FD = -1;
+    }
+    AT(S) {
+        int p[2];
+        fd_set in, except;
+        MUST(pipe2(p, O_CLOEXEC));
+        close(p[1]);
+        await_over(e);
+        for (int i = 0; i < 2; i++) {
+            struct timeval limit = {0, 100000};
+            long long began = now_ms();
+            FD_ZERO(&in);
+            FD_ZERO(&except);
+            FD_SET(i ? p[0] : FD, &except);
+            T(select(FD + 8, NULL, NULL, &except, &limit));
+            say(e, "waited %d", now_ms() - began >= 90);
+        }
+        close(p[0]);
+        // The error is there.
+        struct timeval limit = {0, 100000};
+        FD_SET(FD, &in);
+        T(select(FD + 1, &in, NULL, &except, &limit));
+    }
+}
+
 static void full(struct end *e)
 {
     size_t total = 0;
@@ -880,7 +911,7 @@ static void tells_no_lies(struct end *e)
 }
 
 DIFF_MAIN(CASE(idle, ALL | COLD), CASE(readable, ALL | COLD), CASE(half_closed, ALL | COLD),
-          CASE(read_side_closed, COLD), CASE(ended_with_data, ALL | COLD), CASE(reset, ALL | COLD), CASE(full, COLD | STEADY),
+          CASE(read_side_closed, COLD), CASE(ended_with_data, ALL | COLD), CASE(reset, ALL | COLD), CASE(selected_for_nothing, COLD), CASE(full, COLD | STEADY),
           CASE(full_wakes, TWO | COLD), CASE(mixed, COLD), CASE(each_wakes, TWO | COLD), CASE(time_limits, COLD),
           CASE(bad_arguments, 0), CASE(masks, COLD), CASE(high_number, 0), CASE(large_set, 0),
           CASE(number_reused, TWO | COLD), CASE(set_reused, COLD),

@@ -107,7 +107,7 @@ pub(super) unsafe fn select(
             };
         }
         // SAFETY: the caller's promise.
-        let poll = |fds: &mut [pollfd]| unsafe {
+        let mut poll = |fds: &mut [pollfd]| unsafe {
             let polled = match whose {
                 Whose::Perhaps => poll::poll_in_kernel(fds, memory, limit, mask, seen),
                 _ => poll::poll_with(fds, scratch, memory, limit, mask, seen),
@@ -120,7 +120,7 @@ pub(super) unsafe fn select(
             }
         };
         // SAFETY: as above.
-        unsafe { with(fds, &sets, count, poll) }
+        unsafe { with(fds, &sets, count, &mut poll) }
     };
     let more = match whose {
         Whose::Perhaps => 0,
@@ -264,7 +264,8 @@ unsafe fn take_theirs(fds: &mut [pollfd], sets: &[Bits; 3]) -> usize {
     found
 }
 
-/// Answers a `select` by `poll`, and stores what that tells in the program's sets.
+/// Answers a `select` by `poll`, and stores what that tells in the program's sets. What `poll` tells unasked and no set
+/// means (`POLLHUP` for `exceptfds`) does not end the call.
 ///
 /// # Safety
 /// Each set is null or covers `count` descriptors; `mask` is null or a signal set.
@@ -272,15 +273,20 @@ unsafe fn with(
     fds: &mut [pollfd],
     sets: &[Bits; 3],
     count: usize,
-    poll: impl FnOnce(&mut [pollfd]) -> Outcome,
+    mut poll: impl FnMut(&mut [pollfd]) -> Outcome,
 ) -> Outcome {
-    let outcome = poll(fds);
-    let Outcome::Done(_) = outcome else {
-        return outcome;
-    };
-    // A closed descriptor is an error here, an event in poll.
-    if fds.iter().any(|one| one.revents & libc::POLLNVAL != 0) {
-        return Outcome::Fail(libc::EBADF);
+    loop {
+        let outcome = poll(fds);
+        let Outcome::Done(_) = outcome else {
+            return outcome;
+        };
+        // A closed descriptor is an error here, an event in poll.
+        if fds.iter().any(|one| one.revents & libc::POLLNVAL != 0) {
+            return Outcome::Fail(libc::EBADF);
+        }
+        if !leave_out_what_means_nothing(fds) {
+            break;
+        }
     }
     let mut found = 0;
     for (set, kind) in sets.iter().zip(ASKS.into_iter().zip(MEANS)) {
@@ -291,6 +297,28 @@ unsafe fn with(
         }
     }
     Outcome::Done(found)
+}
+
+/// If all that `poll` tells means nothing to the sets: takes these entries out for the next `poll`, which passes over negative numbers.
+fn leave_out_what_means_nothing(fds: &mut [pollfd]) -> bool {
+    let means = |one: &pollfd| {
+        let asked = ASKS.into_iter().zip(MEANS);
+        let mut asked = asked.filter(|(asks, _)| one.events & asks != 0);
+        asked.any(|(_, means)| one.revents & means != 0)
+    };
+    if fds.iter().any(means) {
+        return false;
+    }
+    let mut any = false;
+    for one in fds.iter_mut().filter(|one| one.revents != 0) {
+        (one.fd, any) = (!one.fd, true);
+    }
+    any
+}
+
+/// The number of an entry, which may have been taken out.
+fn number(one: &pollfd) -> usize {
+    one.fd.max(!one.fd) as usize
 }
 
 /// Stores in a set of the program's which descriptors are ready, in their order; how many. `None`: nothing can be
@@ -308,9 +336,9 @@ unsafe fn tell(
     let mut found = 0;
     for at in 0..count.div_ceil(WORD) {
         let mut word = 0u64;
-        while let Some(one) = rest.next_if(|one| one.fd as usize / WORD == at) {
+        while let Some(one) = rest.next_if(|one| number(one) / WORD == at) {
             let is_ready = one.events & asks != 0 && one.revents & means != 0;
-            word |= u64::from(is_ready) << (one.fd as usize % WORD);
+            word |= u64::from(is_ready) << (number(one) % WORD);
         }
         found += word.count_ones() as isize;
         // SAFETY: the caller's promise.

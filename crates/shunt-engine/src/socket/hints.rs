@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) struct Hints {
     /// When the kernel was last asked about this socket (ticks).
     pub(crate) looked_at: AtomicU64,
+    /// When a `poll` for this socket and others that were ready last asked the kernel about all of them (ticks).
+    pub(crate) polled_at: AtomicU64,
     /// `rx.ring_bytes` when the ring was last found empty.
     pub(crate) read_at: AtomicU64,
     /// Bytes written to the ring when it was last asked whether the peer is behind.
@@ -108,6 +110,7 @@ impl Hints {
     pub(super) fn clear(&self) {
         let o = Ordering::Relaxed;
         self.looked_at.store(0, o);
+        self.polled_at.store(0, o);
         self.read_at.store(0, o);
         self.looked_ahead.store(0, o);
         self.awake.store(0, o);

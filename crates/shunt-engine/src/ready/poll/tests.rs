@@ -1,5 +1,5 @@
 use super::*;
-use crate::both_ends::one_at_a_time;
+use crate::both_ends::{BothEnds, one_at_a_time};
 use crate::thread;
 
 #[test]
@@ -25,4 +25,37 @@ fn news_go_before_a_signal_that_came_with_them() {
     assert_eq!(unsafe { libc::write(fd, (&raw const one).cast(), 8) }, 8);
     assert_eq!(ask(), (Outcome::Done(1), libc::POLLIN));
     sys::close(fd);
+}
+
+#[test]
+fn a_killed_peer_is_told_of_although_there_is_room_all_the_time() {
+    let ends = BothEnds::attached();
+    ends.send(b"x");
+    assert_eq!(ends.receive::<1>(), b"x");
+    let ask = || {
+        let mut one = [pollfd {
+            fd: ends.fds[0],
+            events: libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP,
+            revents: 0,
+        }];
+        // SAFETY: no mask.
+        let outcome = unsafe {
+            poll(
+                &mut one,
+                Limit::new(Some(0)),
+                std::ptr::null(),
+                signals::now(),
+            )
+        };
+        assert_eq!(outcome, Outcome::Done(1));
+        one[0].revents
+    };
+    assert_eq!(ask(), libc::POLLOUT);
+    // So the kernel ends the connections of a process that is killed.
+    sys::shutdown(ends.fds[1], libc::SHUT_RDWR).unwrap();
+    assert_ne!(sys::poll_ms(ends.fds[0], libc::POLLRDHUP, 10_000), 0);
+    let until = sys::now() + 10_000_000_000;
+    while ask() & libc::POLLRDHUP == 0 {
+        assert!(sys::now() < until);
+    }
 }
