@@ -30,7 +30,9 @@ pub use connection::{
 pub use descriptor::{
     after_dup, after_getfd, before_replace, close, close_range, is_close_whole, make_room,
 };
-pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
+pub use inherit::{
+    before_giving, before_sharing_table, before_spawn, before_stdio, before_stdio_write,
+};
 pub(crate) use inherit::{give_up, give_up_all, to_kernel};
 pub use module::{Objects, Opening, after_open, before_open};
 pub(crate) use option::before_control_data;
@@ -40,5 +42,5 @@ pub use process::{
     after_exec, after_fork_child, after_fork_parent, after_setns, after_unshare, before_affinity,
     before_confinement, before_descriptor_limit, before_exec, before_exec_of, before_exit,
     before_fork, before_lending, before_new_group, before_new_identity, before_own_identity,
-    before_sharing_table, before_unshare, start,
+    before_unshare, start,
 };

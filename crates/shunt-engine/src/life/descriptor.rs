@@ -4,8 +4,7 @@ use libc::{c_int, c_uint};
 use shunt_abi::Reason;
 
 use super::closing::closing;
-use super::inherit::{before_stdio, copied_apart, replaced_apart, to_kernel};
-use super::process::before_sharing_table;
+use super::inherit::{before_sharing_table, before_stdio, copied_apart, replaced_apart, to_kernel};
 use super::track::forget_stale;
 use crate::entry::{self, Entry};
 use crate::hold::Held;

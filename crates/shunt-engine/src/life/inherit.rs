@@ -8,7 +8,7 @@ use shunt_abi::Reason;
 use crate::entry::{self, Entry};
 use crate::socket::{Socket, Stage, made};
 use crate::stream::{self, Conn};
-use crate::{control, recycle, sys, thread, upgrade};
+use crate::{config, control, epoll, recycle, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(crate) fn give_up(fd: c_int, reason: Reason) {
@@ -92,6 +92,22 @@ pub(super) fn forget_all(reason: Reason) {
         }
     });
     forget_plain(|socket| !socket.items.is_empty());
+}
+
+/// Before a child is made that has this process's table of descriptors (`CLONE_FILES`), and is no thread of it; or before a
+/// thread gets a table of its own.
+///
+/// What one of the two closes or opens, the other one's memory does not know. So all connections of the process go back to
+/// the kernel, and neither upgrades any from then on. The child does not learn that it is one: in the memory of its
+/// parent, or in a copy, it owns nothing ([`thread::owns_memory`]), and leaves the library's descriptors alone.
+pub fn before_sharing_table() {
+    if thread::owns_memory() {
+        config::share_table();
+        recycle::give_up_all();
+        give_up_all(Reason::SharedTable);
+        epoll::give_back();
+        forget_plain(epoll::has);
+    }
 }
 
 /// Forgets sockets that are the kernel's again, unless `is_in_set` says that an epoll set has them.

@@ -51,22 +51,6 @@ pub fn before_lending() {
     thread::lend_memory();
 }
 
-/// Before a child is made that has this process's table of descriptors (`CLONE_FILES`), and is no thread of it; or before a
-/// thread gets a table of its own.
-///
-/// What one of the two closes or opens, the other one's memory does not know. So all connections of the process go back to
-/// the kernel, and neither upgrades any from then on. The child does not learn that it is one: in the memory of its
-/// parent, or in a copy, it owns nothing ([`thread::owns_memory`]), and leaves the library's descriptors alone.
-pub fn before_sharing_table() {
-    if thread::owns_memory() {
-        config::share_table();
-        recycle::give_up_all();
-        inherit::give_up_all(Reason::SharedTable);
-        epoll::give_back();
-        inherit::forget_plain(epoll::has);
-    }
-}
-
 /// After a fork, in the child.
 #[inline]
 pub fn after_fork_child() {
@@ -190,7 +174,7 @@ pub fn before_own_identity() {
 /// Before `unshare`.
 pub fn before_unshare(flags: libc::c_int) {
     if flags & libc::CLONE_FILES != 0 && sys::has_threads() {
-        before_sharing_table();
+        inherit::before_sharing_table();
     }
 }
 

@@ -113,22 +113,20 @@ pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
 fn is_kernel_due(fds: &[pollfd], now: u64) -> bool {
     /// Ticks, about 600 µs.
     const SELDOM: u64 = 3 << 19;
-    let Some(conn) = fds.iter().find_map(|one| Conn::of(one.fd)) else {
-        return false;
-    };
-    let polled_at = &conn.socket.hints.polled_at;
-    let is_due = now.wrapping_sub(polled_at.load(Ordering::Relaxed)) > SELDOM;
-    if is_due {
-        polled_at.store(now, Ordering::Relaxed);
-    }
-    is_due
+    let polled_at = |conn: Conn| conn.socket.hints.polled_at.load(Ordering::Relaxed);
+    fds.iter()
+        .filter_map(|one| Conn::of(one.fd))
+        .any(|conn| now.wrapping_sub(polled_at(conn)) > SELDOM)
 }
 
 /// Looks at everything once more, with what the kernel tells of the base sockets; how many are ready.
 #[cold]
-fn look_once_more(fds: &mut [pollfd], scratch: &mut Scratch) -> usize {
+fn look_once_more(fds: &mut [pollfd], scratch: &mut Scratch, now: u64) -> usize {
     let bases = &mut scratch.fds[..fds.len()];
     for (to, from) in bases.iter_mut().zip(fds.iter()) {
+        if let Some(conn) = Conn::of(from.fd) {
+            conn.socket.hints.polled_at.store(now, Ordering::Relaxed);
+        }
         *to = pollfd {
             fd: if Conn::of(from.fd).is_some() {
                 from.fd
@@ -297,7 +295,7 @@ unsafe fn poll_within(
     loop {
         let mut found = look_at_shunted(fds, &[]) + others + look_at_listeners(fds, scratch.waits);
         if found > 0 && is_kernel_due(fds, looked) {
-            found = look_once_more(fds, scratch);
+            found = look_once_more(fds, scratch, looked);
         }
         if found > 0 {
             spin.paid();

@@ -158,7 +158,7 @@ unsafe fn select_in_turns(
     mask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
-    let words = fds.last().map_or(0, |last| last.fd as usize / WORD + 1);
+    let words = fds.last().map_or(0, |last| number(last) / WORD + 1);
     // Entries are as large as words, but may lie at half of one.
     let run = |array: &mut [pollfd], sets: Memory| {
         let at = array.as_mut_ptr().cast::<u8>();
@@ -242,8 +242,8 @@ unsafe fn select_with(
 
 /// Whether the kernel knows what a descriptor is ready for: all is on TCP, and nothing to accept was offered in memory.
 fn is_theirs(one: &pollfd) -> bool {
-    let is_on_tcp = Conn::of(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
-    is_on_tcp && !poll::is_told_beside_kernel(one)
+    let is_on_tcp = || Conn::of(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
+    !is_left_out(one) && is_on_tcp() && !poll::is_told_beside_kernel(one)
 }
 
 /// Takes over what the real call has reported; how many are ready.
@@ -311,9 +311,14 @@ fn leave_out_what_means_nothing(fds: &mut [pollfd]) -> bool {
     }
     let mut any = false;
     for one in fds.iter_mut().filter(|one| one.revents != 0) {
-        (one.fd, any) = (!one.fd, true);
+        (one.fd, one.revents, any) = (!one.fd, 0, true);
     }
     any
+}
+
+/// Whether an entry has been taken out.
+fn is_left_out(one: &pollfd) -> bool {
+    one.fd < 0
 }
 
 /// The number of an entry, which may have been taken out.
