@@ -336,9 +336,9 @@ static void pipes(struct end *e)
         T(splice(FD, NULL, p[1], NULL, 1, 0));
         nonblocking(FD, 0);
         T(splice(p[0], NULL, FD, NULL, 0, 0));
-        T(splice(FD, NULL, p[1], NULL, -1, SPLICE_F_NONBLOCK));
+        T(splice(FD, NULL, p[1], NULL, SIZE_MAX, SPLICE_F_NONBLOCK));
         MUST(write(p[1], "y", 1));
-        T(splice(p[0], NULL, FD, NULL, -1, 0));
+        T(splice(p[0], NULL, FD, NULL, SIZE_MAX, 0));
         T(tee(p[0], FD, 1, 0));
         T(copy_file_range(FD, NULL, file, NULL, 1, 0));
         T(send(FD, "!", 1, 0));

@@ -270,53 +270,58 @@ static void *closes_once(void *arg)
     return NULL;
 }
 
-// The connection is closed, or is as it was. Its peer is in this process, too.
-static int is_whole(int fd, int peer)
-{
-    char buf[8];
-    struct pollfd p = {peer, POLLIN | POLLRDHUP, 0};
-    if (fcntl(fd, F_GETFD) < 0)
-        return poll(&p, 1, PATIENCE_MS) == 1 && recv(peer, buf, 4, 0) == -1 && errno == ECONNRESET;
-    int good = send(fd, "a", 1, MSG_NOSIGNAL) == 1 && recv(peer, buf, 4, 0) == 1;
-    good &= recv(fd, buf, 8, 0) == 6 && send(peer, "bc", 2, MSG_NOSIGNAL) == 2 && recv(fd, buf, 4, 0) == 2;
-    close(fd);
-    return good && recv(peer, buf, 4, 0) == 0;
-}
-
-// The request comes at any moment of the close.
+// The request comes at any moment of a close: the connection is closed, or is as it was.
 static void during_close(struct end *e)
 {
-    enum { CLOSES = 200 };
-    AT(C) {
-        int whole = 0, port;
-        int lfd = tcp_listener(e->fam, SOCK_CLOEXEC, 8, &port);
-        for (int i = 0; i < CLOSES; i++) {
-            char c;
-            int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
-            MUST(tcp_connect(fd, e->fam, port));
-            int peer = MUST(accept4(lfd, NULL, NULL, SOCK_CLOEXEC)), on = 1;
-            MUST(setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
-            for (int k = 0; k < 10; k++) {
-                put(fd, "x", 1), get(peer, &c, 1);
-                put(peer, "y", 1), get(fd, &c, 1);
-            }
-            put(peer, "unread", 6);
-            await_bytes(e, fd, 6);
-            struct doomed d = {.which = fd};
+    enum { CLOSES = 100, TURNS = 10 };
+    static int fds[2];
+    int whole = 0;
+    char buf[8];
+    for (int i = 0; i < CLOSES; i++) {
+        int *fd = &fds[e->role], is_open = 0, on = 1;
+        AT(C) {
+            fds[C] = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+            MUST(tcp_connect(fds[C], e->fam, e->port));
+        }
+        AT(S) {
+            fds[S] = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+            MUST(setsockopt(fds[S], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+        }
+        for (int k = 0; k < TURNS; k++) {
+            AT(C) put(fds[C], "x", 1);
+            AT(S) get(fds[S], buf, 1), put(fds[S], "y", 1);
+            AT(C) get(fds[C], buf, 1);
+        }
+        AT(S) put(fds[S], "unread", 6);
+        AT(C) {
+            struct doomed d = {.which = fds[C]};
             pthread_t thread;
+            await_bytes(e, fds[C], 6);
             MUST(pthread_create(&thread, NULL, closes_once, &d));
             while (!d.is_asked)
                 ;
-            for (volatile int k = 0; k < i * 37 % 6000; k++)
+            for (volatile int k = 0; k < i * 211 % 6000; k++)
                 ;
             pthread_cancel(thread);
             pthread_join(thread, NULL);
-            whole += is_whole(fd, peer);
-            close(peer);
+            is_open = fcntl(fds[C], F_GETFD) >= 0;
         }
-        close(lfd);
-        say(e, "closed, or as before: %d", whole);
+        share(e, C, &is_open, sizeof is_open);
+        if (is_open) {
+            AT(C) whole += send(fds[C], "a", 1, MSG_NOSIGNAL) == 1 && recv(fds[C], buf, 8, 0) == 6;
+            AT(S) whole += recv(fds[S], buf, 8, 0) == 1 && send(fds[S], "bc", 2, MSG_NOSIGNAL) == 2;
+            AT(C) {
+                whole += recv(fds[C], buf, 8, 0) == 2;
+                close(fds[C]);
+            }
+            AT(S) whole += recv(fds[S], buf, 8, 0) == 0;
+        } else {
+            AT(S) whole += 2 * (recv(fds[S], buf, 8, 0) == -1 && errno == ECONNRESET);
+            AT(C) whole += 2;
+        }
+        AT(S) close(*fd);
     }
+    say(e, "closed, or as before: %d", whole);
 }
 
 struct sleeper {
