@@ -3,6 +3,7 @@
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use super::*;
 use crate::bpf::query::attached;
@@ -46,8 +47,12 @@ fn a_program_that_the_kernel_refuses_says_why() {
     assert!(why.to_string().ends_with(": R0 !read_ok"), "{why}");
 }
 
+/// A child that one test starts has the descriptors of another test until it executes its program.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn nothing_is_attached_after_the_last_one_is_dropped() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(one) = attach_or_skip("nothing_is_attached_after_the_last_one_is_dropped") else {
         return;
     };
@@ -63,6 +68,7 @@ fn nothing_is_attached_after_the_last_one_is_dropped() {
 
 #[test]
 fn nothing_is_attached_after_a_process_is_killed() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     const VICTIM: &str = "SHUNT_TEST_IS_KILLED";
     if std::env::var_os(VICTIM).is_some() {
         return hold_one();

@@ -95,28 +95,27 @@ pub(super) fn in_vain(fds: &[pollfd], call: impl FnOnce(&mut [pollfd]) -> Outcom
 /// Fills in what shunted sockets are ready for, and returns how many are. `heard`: what the kernel
 /// has reported of each; it may be empty.
 pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
-    let mut found = 0;
+    look_at(fds, heard, 0).0
+}
+
+/// [`look_at_shunted`] at the time `now` (ticks). Also whether it is time to ask the kernel about these sockets, although a call finds
+/// something without it: of a peer that was killed only the kernel tells, and calls that always find something would never hear of it.
+#[inline(always)]
+fn look_at(fds: &mut [pollfd], heard: &[pollfd], now: u64) -> (usize, bool) {
+    /// Ticks, about 600 µs.
+    const SELDOM: u64 = 3 << 19;
+    let (mut found, mut is_due) = (0, false);
     for (i, one) in fds.iter_mut().enumerate() {
         if let Some(conn) = Conn::of(one.fd) {
             let wanted = one.events as u16 as u32 | (libc::POLLERR | libc::POLLHUP) as u32;
             let look = heard.get(i).is_some_and(|kernel| kernel.revents != 0);
             one.revents = (stream::mask_at_a_glance(&conn, wanted, look) & wanted) as i16;
             found += usize::from(one.revents != 0);
+            let polled_at = conn.socket.hints.polled_at.load(Ordering::Relaxed);
+            is_due |= now.wrapping_sub(polled_at) > SELDOM;
         }
     }
-    found
-}
-
-/// Whether it is time to ask the kernel about the shunted sockets, too, although a call finds something without it: of a peer that was
-/// killed only the kernel tells, and calls that always find something would never hear of it.
-#[inline]
-fn is_kernel_due(fds: &[pollfd], now: u64) -> bool {
-    /// Ticks, about 600 µs.
-    const SELDOM: u64 = 3 << 19;
-    let polled_at = |conn: Conn| conn.socket.hints.polled_at.load(Ordering::Relaxed);
-    fds.iter()
-        .filter_map(|one| Conn::of(one.fd))
-        .any(|conn| now.wrapping_sub(polled_at(conn)) > SELDOM)
+    (found, is_due)
 }
 
 /// Looks at everything once more, with what the kernel tells of the base sockets; how many are ready.
@@ -293,8 +292,9 @@ unsafe fn poll_within(
     };
     let mut looked = sys::ticks();
     loop {
-        let mut found = look_at_shunted(fds, &[]) + others + look_at_listeners(fds, scratch.waits);
-        if found > 0 && is_kernel_due(fds, looked) {
+        let (shunted, is_due) = look_at(fds, &[], looked);
+        let mut found = shunted + others + look_at_listeners(fds, scratch.waits);
+        if found > 0 && is_due {
             found = look_once_more(fds, scratch, looked);
         }
         if found > 0 {
