@@ -396,5 +396,41 @@ static void asleep_in_others(struct end *e)
     }
 }
 
+// A thread that may end anywhere ends there, too.
+static void *ends_anywhere(void *arg)
+{
+    struct sleeper *s = arg;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    s->tid = syscall(SYS_gettid);
+    if (s->which == 0)
+        syscall(SYS_recvfrom, s->fd, (char[8]){0}, 3, 0, NULL, NULL);
+    else if (s->which == 1)
+        syscall(SYS_accept, s->fd, NULL, NULL);
+    else
+        recv(s->fd, (char[8]){0}, 3, 0);
+    return NULL;
+}
+static void asynchronously(struct end *e)
+{
+    AT(C) {
+        int port, lfd = tcp_listener(e->fam, SOCK_CLOEXEC, 8, &port);
+        for (int which = 0; which < 3; which++) {
+            struct sleeper s = {which == 1 ? lfd : FD, which, 0, 0};
+            pthread_t thread;
+            void *result;
+            MUST(pthread_create(&thread, NULL, ends_anywhere, &s));
+            while (!s.tid)
+                nap();
+            await_sleep(e, e->pid, s.tid);
+            pthread_cancel(thread);
+            MUST(pthread_join(thread, &result));
+            say(e, "%d: %s", which, result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        }
+        close(lfd);
+    }
+    AT(S) T(send(FD, "abc", 3, 0));
+    AT(C) T(recv(FD, (char[8]){0}, 8, 0));
+}
+
 DIFF_MAIN(CASE(before_any, ALL), CASE(refused, 0), CASE(in_close, COLD), CASE(by_another, BUSY),
-          CASE(during_close, BUSY), CASE(asleep_in_others, TWO))
+          CASE(during_close, BUSY), CASE(asleep_in_others, TWO), CASE(asynchronously, COLD))

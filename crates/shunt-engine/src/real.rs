@@ -132,6 +132,19 @@ pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Whether the calling thread can be cancelled asynchronously (`pthread_setcanceltype(3)`).
+#[cold]
+pub(crate) fn ends_anywhere() -> bool {
+    const PTHREAD_CANCEL_DEFERRED: c_int = 0;
+    let mut before = PTHREAD_CANCEL_DEFERRED;
+    // SAFETY: a place for the type; then the type that this thread has had.
+    unsafe {
+        pthread_setcanceltype()(PTHREAD_CANCEL_DEFERRED, &raw mut before);
+        pthread_setcanceltype()(before, std::ptr::null_mut());
+    }
+    before != PTHREAD_CANCEL_DEFERRED
+}
+
 /// Makes a real call like [`quietly`] in which the thread sleeps; should it be cancelled there, `undo`
 /// runs.
 pub(crate) fn sleeping<U: Fn()>(undo: &U, call: impl FnOnce() -> isize) -> Result<isize, i32> {

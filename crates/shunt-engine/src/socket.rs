@@ -58,7 +58,7 @@ use items::ItemList;
 use made::Made;
 use pairs::Pairs;
 use returning::Return;
-use settings::Settings;
+pub(crate) use settings::Settings;
 
 pub(crate) use handed::{Handed, Left};
 pub(crate) use hints::{BETWEEN_HOSTS, IN_VAIN, LEFT};

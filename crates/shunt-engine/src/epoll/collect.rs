@@ -81,15 +81,41 @@ pub(crate) struct Gathered {
     pub(crate) found: usize,
     /// Whether the kernel has told of everything that it has.
     is_all: bool,
-    /// Whether another thread has something to be told, too: events for which there is no room, or level-triggered ones, which last.
-    leaves: bool,
+    leaves: Leaves,
+}
+
+/// What is left for other threads: events for which there was no room, and level-triggered ones, which last.
+#[derive(Default, PartialEq, Eq)]
+enum Leaves {
+    #[default]
+    Nothing,
+    /// Something that has been told of before.
+    Old,
+    /// Something that has just come.
+    New,
+}
+
+impl Leaves {
+    fn after(news: bool, any: bool) -> Self {
+        match (any, news) {
+            (false, _) => Self::Nothing,
+            (true, false) => Self::Old,
+            (true, true) => Self::New,
+        }
+    }
 }
 
 impl Gathered {
-    /// Wakes another thread that sleeps on the set, if there is something for it: the first one may be waiting for it (`ep_done_scan`
-    /// in the kernel).
+    /// Wakes another thread that sleeps on the set, if there is something for it: the first one may be waiting for it. Of what was told
+    /// before, only a wait on this very set hears again (`ep_done_scan` in the kernel): two threads that leave it unread would else wake
+    /// each other for ever by a set around this one.
     pub(crate) fn pass_on(&self, set: &Set) {
-        if self.leaves {
+        let wakes = match self.leaves {
+            Leaves::Nothing => false,
+            Leaves::Old => set.has_waiters(),
+            Leaves::New => true,
+        };
+        if wakes {
             set.kick();
         }
     }
@@ -135,10 +161,14 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> Gath
         if polled::is_due(state) || !state.busy.is_empty() {
             set.chores.store(true, Ordering::Relaxed);
         }
+        let leaves = match found {
+            0 => Leaves::Nothing,
+            _ => Leaves::after(std::mem::take(&mut state.news), !state.queue.is_empty()),
+        };
         Gathered {
             found,
             is_all,
-            leaves: found > 0 && !state.queue.is_empty(),
+            leaves,
         }
     })
     .unwrap_or_default()

@@ -49,8 +49,10 @@ pub(crate) struct Set {
     pub(super) turn_at: AtomicU64,
     /// Sets inside it.
     pub(super) nested: AtomicU32,
-    /// Threads asleep in the real call.
+    /// Threads asleep in the real call, on the set or on what contains it.
     pub(super) sleepers: AtomicU32,
+    /// Those of the sleepers that are in a wait on this very set.
+    pub(super) waiters: AtomicU32,
     /// Those of the sleepers that are counted at no door, since the set was plain.
     pub(super) plain_sleepers: AtomicU32,
     /// The set has been made to look ready from outside, by its kick.
@@ -118,6 +120,7 @@ impl Set {
         set.turn_at.store(0, o);
         set.nested.store(0, o);
         set.sleepers.store(0, o);
+        set.waiters.store(0, o);
         set.plain_sleepers.store(0, o);
         set.exposed.store(false, o);
         set.looked_at.store(0, o);

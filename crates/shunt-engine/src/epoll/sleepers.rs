@@ -74,6 +74,21 @@ pub(crate) fn end_sleep(set: &'static Set) {
 }
 
 impl Set {
+    /// A thread is in a wait on this set. [`begin_sleep`] follows, and its look at the set.
+    pub(crate) fn begin_wait(&self) {
+        self.waiters.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// That wait has ended.
+    pub(crate) fn end_wait(&self) {
+        self.waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether another thread sleeps in a wait on this set.
+    pub(super) fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Acquire) + self.plain_sleepers.load(Ordering::SeqCst) != 0
+    }
+
     /// A thread is about to sleep on a set that holds nothing shunted, and so is counted at no door. If another thread
     /// changes the set meanwhile, this thread sees the change, or the other one sees this sleeper.
     pub(crate) fn begin_plain_sleep(&self) {

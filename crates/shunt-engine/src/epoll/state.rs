@@ -105,6 +105,8 @@ pub(super) struct State {
     pub(super) awake: u32,
     /// Sets of the program inside this one, by their numbers.
     pub(super) nested: Vec<u32>,
+    /// Something has come since a wait has last been told of events.
+    pub(super) news: bool,
     /// A log has told of something since the set was last exposed.
     pub(super) fresh: bool,
     /// Sockets that are used although their registration is inactive.
@@ -126,6 +128,7 @@ impl State {
     pub(super) fn enqueue(&mut self, index: u32, look: bool) {
         let item = &mut self.items[index as usize];
         item.look |= look;
+        self.news = true;
         if item.live && item.moved && !item.queued && !item.inactive {
             item.queued = true;
             if !std::mem::replace(&mut item.listed, true) {

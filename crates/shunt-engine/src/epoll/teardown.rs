@@ -83,6 +83,7 @@ pub(crate) fn after_fork_child() {
     for set in SETS.each() {
         set.lock.reset();
         set.sleepers.store(0, Ordering::Relaxed);
+        set.waiters.store(0, Ordering::Relaxed);
         set.plain_sleepers.store(0, Ordering::Relaxed);
         set.with_any(base_events::after_fork_child);
     }

@@ -175,7 +175,7 @@ pub(super) unsafe fn receive_before_bad(fd: c_int, parts: &[iovec], flags: c_int
                 other => return other,
             }
             let good = before_bad(parts);
-            if stream::unread(&conn) > iov::total(good) as u64 {
+            if good.is_empty() || stream::unread(&conn) > iov::total(good) as u64 {
                 return Outcome::Fail(libc::EFAULT);
             }
             // SAFETY: the caller's promise.

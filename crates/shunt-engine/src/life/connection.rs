@@ -15,7 +15,7 @@ use super::track::{forget_stale, track};
 use crate::config::{self, Upgrade};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
-use crate::socket::{Socket, Stage};
+use crate::socket::{Settings, Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::sys::{self, address};
 use crate::{Outcome, control, epoll, recycle, tcp, thread, upgrade};
@@ -101,6 +101,9 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
 /// Its registrations in epoll sets stay. They are the kernel's from here on, and so is what it connects next.
 fn dissolve(old: &'static Socket) {
     let is_in_set = !old.items.is_empty();
+    // Once nothing names the old object, another socket may have it.
+    let settings = Settings::default();
+    settings.inherit(&old.settings);
     match old.stage() {
         Stage::Attached => {
             if is_in_set {
@@ -129,7 +132,7 @@ fn dissolve(old: &'static Socket) {
         _ => {}
     });
     if let Some(new) = new {
-        new.settings.inherit(&old.settings);
+        new.settings.inherit(&settings);
         if is_in_set {
             control::refuse(new, Reason::UnknownSet);
         }

@@ -260,8 +260,10 @@ unsafe fn sleep_once(
     let get_up = || {
         if began.lasts() {
             end_sleep(set);
+            set.end_wait();
         }
     };
+    set.begin_wait();
     let gathered = if begin_sleep(set) {
         collect_before_sleep(set, room)
     } else {

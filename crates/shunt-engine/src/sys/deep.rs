@@ -121,9 +121,10 @@ fn each_with_ours(root: usize, mut visit: impl FnMut(&Object<'_>, &Object<'_>)) 
                 if !has_begun && object.dynamic != root {
                     return false;
                 }
-                // SAFETY: names of mapped objects.
-                let is_needed =
-                    |name: &*const c_char| object.is_called(unsafe { CStr::from_ptr(*name) });
+                let is_needed = |name: &*const c_char| {
+                    // SAFETY: names of mapped objects.
+                    object.is_called(unsafe { CStr::from_ptr(*name) })
+                };
                 if has_begun && !needed[..names].iter().any(is_needed) {
                     return true;
                 }

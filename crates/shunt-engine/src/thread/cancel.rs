@@ -31,11 +31,12 @@ pub fn is_noted() -> bool {
     PROCESS.cancels.load(Ordering::Relaxed)
 }
 
-/// Makes a call that is no cancellation point, or that has to come to its end once it has begun: a request waits until then.
+/// Makes a call that is no cancellation point, or that has to come to its end once it has begun: a request waits until then. (A thread
+/// that can be cancelled asynchronously may end anywhere, also asleep in such a call.)
 #[inline(always)]
 pub fn put_off<R>(call: impl FnOnce() -> R) -> R {
     // Nobody else can ask, and this thread has not.
-    if is_alone() && !is_noted() {
+    if is_alone() && !is_noted() || real::ends_anywhere() {
         return call();
     }
     real::uncancelled(call)

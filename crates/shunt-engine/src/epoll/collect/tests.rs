@@ -332,3 +332,27 @@ fn a_reader_that_falls_behind_in_a_log_looks_at_every_member_of_the_link() {
     (0..=shunt_abi::layout::LOG_ENTRIES).for_each(|_| log.append(pair.number + 1));
     assert_eq!(watched.wait(), [(IN, 7)]);
 }
+
+#[test]
+fn what_was_told_before_wakes_waits_on_the_set_alone_and_what_has_just_come_wakes_who_sleeps_around_it_too()
+ {
+    let watched = Watched::with(libc::EPOLLIN);
+    let set = watched.set;
+    // Whether another thread is woken when this one leaves unread what it is told of.
+    let wakes = || {
+        assert_eq!(watched.wait().len(), 1);
+        let (kick, mut count) = (set.kick.load(Ordering::Relaxed), 0u64);
+        sys::read(kick, (&raw mut count).cast(), 8).is_ok()
+    };
+    // A thread sleeps on a set around this one.
+    set.sleepers.fetch_add(1, Ordering::Relaxed);
+    watched.ends.send(b"unread");
+    assert_eq!([wakes(), wakes()], [true, false]);
+    set.begin_wait();
+    assert!(wakes());
+    set.end_wait();
+    assert!(!wakes());
+    watched.ends.send(b"more");
+    assert!(wakes());
+    set.sleepers.fetch_sub(1, Ordering::Relaxed);
+}
