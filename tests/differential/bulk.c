@@ -4,6 +4,7 @@
 // variant: lfs -D_FILE_OFFSET_BITS=64
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
+#include <sys/resource.h>
 #include "pest.h"
 
 static int file_of(size_t n, unsigned seed)
@@ -372,6 +373,58 @@ static void pipes(struct end *e)
     }
 }
 
+// No descriptor is to be had from here on, by whoever asks.
+static struct rlimit no_more_descriptors(void)
+{
+    struct rlimit before, now;
+    getrlimit(RLIMIT_NOFILE, &before);
+    now = before;
+    now.rlim_cur = fcntl(0, F_DUPFD_CLOEXEC, 0);
+    close(now.rlim_cur);
+    setrlimit(RLIMIT_NOFILE, &now);
+    return before;
+}
+
+// Pipes that keep writes apart: a splice takes a part of a packet and leaves the rest, and makes no packets.
+static void packets(struct end *e, int crowded)
+{
+    char buf[64] = "";
+    int p[2];
+    struct rlimit limit;
+    AT(C) {
+        MUST(pipe2(p, O_CLOEXEC | O_DIRECT));
+        MUST(write(p[1], "abcdef", 6));
+        MUST(write(p[1], "ghij", 4));
+        if (crowded)
+            limit = no_more_descriptors();
+        T(splice(p[0], NULL, FD, NULL, 4, 0));
+        T(splice(p[0], NULL, FD, NULL, 100, 0));
+        if (crowded)
+            setrlimit(RLIMIT_NOFILE, &limit);
+        T(splice(p[0], NULL, FD, NULL, 100, SPLICE_F_NONBLOCK));
+        close(p[0]), close(p[1]);
+    }
+    AT(S) {
+        await_bytes(e, FD, 10);
+        T(recv(FD, buf, 64, MSG_PEEK));
+        say(e, "%.10s", buf);
+        MUST(pipe2(p, O_CLOEXEC | O_DIRECT));
+        if (crowded)
+            limit = no_more_descriptors();
+        T(splice(FD, NULL, p[1], NULL, 6, 0));
+        T(sendfile(p[1], FD, NULL, 4));
+        if (crowded)
+            setrlimit(RLIMIT_NOFILE, &limit);
+        for (int i = 0; i < 4; i++) {
+            T(read(p[0], buf, 3));
+            say(e, "%.3s", buf);
+        }
+        close(p[0]), close(p[1]);
+    }
+}
+static void pipes_of_packets(struct end *e) { packets(e, 0); }
+static void pipes_of_packets_in_a_crowd(struct end *e) { packets(e, 1); }
+
 static void splice_sleeps(struct end *e)
 {
     int p[2];
@@ -697,7 +750,8 @@ DIFF_MAIN(CASE(whole_file, TWO | COLD), CASE(parts_of_a_file, ALL | COLD), CASE(
           CASE(devices, ALL | COLD), CASE(sendfile_counts, COLD), CASE(ended_file_when_full, COLD),
           CASE(wrong_ends, COLD), CASE(reset_under_sender, TWO | COLD), CASE(file_after_reset, COLD),
           CASE(pipe_after_reset, COLD), CASE(file_after_close, COLD), CASE(pipe_after_close, COLD),
-          CASE(file_is_the_socket, COLD), CASE(file_when_full, COLD), CASE(file_to_ended, 0), CASE(pipes, ALL | COLD), CASE(splice_sleeps, TWO | COLD),
+          CASE(file_is_the_socket, COLD), CASE(file_when_full, COLD), CASE(file_to_ended, 0), CASE(pipes, ALL | COLD), CASE(pipes_of_packets, COLD),
+          CASE(pipes_of_packets_in_a_crowd, SPLIT | COLD), CASE(splice_sleeps, TWO | COLD),
           CASE(splices_beside_splice, TWO | COLD), CASE(splices_beside_receiver, TWO | COLD), CASE(restarted_after_a_part, COLD),
           CASE(restarted_after_a_message, STEADY), CASE(byte_and_signal, TWO | COLD | STEADY), CASE(cancelled_at_pipe, COLD),
           CASE(spliced_echo, SPLIT | COLD), CASE(thousand_pieces, COLD), CASE(one_way, TWO | COLD),

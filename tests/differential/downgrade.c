@@ -388,19 +388,29 @@ static void onto_standard(struct end *e)
 }
 
 // Ordinary programs that know nothing of leashes.
-static void runs(struct end *e, char *const argv[], char **env)
+static void runs_by(struct end *e, const posix_spawn_file_actions_t *acts, char *const argv[], char **env)
 {
-    posix_spawn_file_actions_t acts;
-    posix_spawn_file_actions_init(&acts);
-    posix_spawn_file_actions_adddup2(&acts, FD, 0);
-    posix_spawn_file_actions_adddup2(&acts, FD, 1);
     pid_t pid;
     int status = 0;
-    if (posix_spawnp(&pid, argv[0], &acts, NULL, argv, env))
+    if (posix_spawnp(&pid, argv[0], acts, NULL, argv, env))
         say(e, "not spawned");
     else
         MUST(waitpid(pid, &status, 0));
     say(e, "exited with %d", WEXITSTATUS(status));
+}
+
+static void on_number(posix_spawn_file_actions_t *acts, int number)
+{
+    posix_spawn_file_actions_init(acts);
+    posix_spawn_file_actions_adddup2(acts, number, 0);
+    posix_spawn_file_actions_adddup2(acts, number, 1);
+}
+
+static void runs(struct end *e, char *const argv[], char **env)
+{
+    posix_spawn_file_actions_t acts;
+    on_number(&acts, FD);
+    runs_by(e, &acts, argv, env);
     posix_spawn_file_actions_destroy(&acts);
 }
 
@@ -416,6 +426,24 @@ static void head(struct end *e)
         expect(e, FD, MUCH, 2);
         expect(e, FD, 5000, 1);
     }
+    goes_on(e);
+}
+
+// The actions name a number that the connection gets only later.
+static void head_by_older_actions(struct end *e)
+{
+    enum { NUMBER = 600 };
+    char *argv[] = {"head", "-c", "5000", NULL};
+    posix_spawn_file_actions_t acts;
+    AT(C) produce(e, FD, 5000, 1);
+    AT(S) {
+        on_number(&acts, NUMBER);
+        MUST(dup3(FD, NUMBER, O_CLOEXEC));
+        runs_by(e, &acts, argv, plain_environment());
+        posix_spawn_file_actions_destroy(&acts);
+        close(NUMBER);
+    }
+    AT(C) expect(e, FD, 5000, 1);
     goes_on(e);
 }
 
@@ -493,4 +521,4 @@ PLAIN_MAIN(CASE(stream_idle, COLD | ALL), CASE(stream_few_theirs, COLD | ALL), C
            CASE(program_few_both, COLD), CASE(program_much_both, COLD), CASE(program_full_both, COLD),
            CASE(programs_at_both_ends, COLD), CASE(program_looks_away, COLD), CASE(turns_with_a_program, COLD),
            CASE(twenty_programs, COLD), CASE(program_inherits_all, SPLIT | COLD), CASE(standard_descriptors, COLD),
-           CASE(onto_standard, SPLIT | COLD), CASE(head, COLD), CASE(head_by_env, COLD), CASE(cat, SPLIT | COLD))
+           CASE(onto_standard, SPLIT | COLD), CASE(head, COLD), CASE(head_by_older_actions, COLD), CASE(head_by_env, COLD), CASE(cat, SPLIT | COLD))

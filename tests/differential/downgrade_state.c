@@ -891,14 +891,24 @@ static void unread_behind_part(struct end *e) { reset_behind_part(e, 1); }
 
 static void hears(int sig) { (void)sig; }
 
-// A signal ends such a receive, also if its handler has the kernel restart calls.
-static void signal_behind_part(struct end *e)
+static void *receives_messages(void *arg)
+{
+    struct thread *t = arg;
+    struct iovec parts[2] = {{(char[3]){0}, 3}, {(char[3]){0}, 3}};
+    struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+    t->tid = syscall(SYS_gettid);
+    t->result = recvmmsg(t->e->fd, m, 2, 0, NULL);
+    return NULL;
+}
+
+// A signal ends such a receive, or one of several messages that has some, also if its handler has the kernel restart calls.
+static void ended_by_signal(struct end *e, void *(*receive)(void *))
 {
     struct thread r = {0};
     AT(S) {
         struct sigaction restarts = {.sa_handler = hears, .sa_flags = SA_RESTART};
         sigaction(SIGUSR1, &restarts, NULL);
-        start_asleep(e, &r, receives);
+        start_asleep(e, &r, receive);
     }
     AT(C) T(send(FD, "abc", 3, 0));
     AT(S) await_sleep(e, e->pid, r.tid);
@@ -910,6 +920,8 @@ static void signal_behind_part(struct end *e)
         say(e, "received %ld", r.result);
     }
 }
+static void signal_behind_part(struct end *e) { ended_by_signal(e, receives); }
+static void signal_behind_message(struct end *e) { ended_by_signal(e, receives_messages); }
 
 // More comes, and wakes who waits for it, before what came first is read; that is
 // left to a program, or to who reads after a stream.
@@ -1234,7 +1246,7 @@ PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_s
            CASE(urgent, COLD), CASE(asynchronous, COLD), CASE(watched_idle, COLD | ALL | STEADY),
            CASE(watched_unread, COLD | ALL | STEADY), CASE(watched_program_idle, COLD | STEADY), CASE(watched_program_unread, COLD | STEADY),
            CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
-           CASE(lingers_not_behind_part, TWO), CASE(unread_behind_part, TWO), CASE(signal_behind_part, TWO), CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
+           CASE(lingers_not_behind_part, TWO), CASE(unread_behind_part, TWO), CASE(signal_behind_part, TWO), CASE(signal_behind_message, TWO), CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
            CASE(half_received, TWO | COLD), CASE(program_behind_unread, COLD), CASE(stream_behind_unread, COLD),
            CASE(under_traffic, TWO | COLD), CASE(wished_under_traffic, TWO | COLD), CASE(wished_unread, COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
            CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(counts, COLD), CASE(all_calls, COLD), CASE(by_name, COLD),

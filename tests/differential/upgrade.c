@@ -554,6 +554,53 @@ static void killed_half_closed(struct end *e)
     }
 }
 
+static void *polls_for_little(void *arg)
+{
+    struct waiter *w = arg;
+    struct pollfd p = {w->e->fd, w->out ? POLLPRI : 0, 0};
+    __atomic_store_n(&w->tid, syscall(SYS_gettid), __ATOMIC_SEQ_CST);
+    w->result = poll(&p, 1, PATIENCE_MS);
+    w->seen = p.revents;
+    return NULL;
+}
+
+// A peer is killed with bytes unread, while threads poll for nothing since before the upgrade: they are told of the reset.
+static void killed_under_poll_for_little(struct end *e)
+{
+    char buf[4];
+    if (e->role == C) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            child_asks(e, 20);
+            pause();
+        }
+        await_go(e);
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+        return;
+    }
+    struct waiter w[2];
+    answer_child(e, 1);
+    for (int i = 0; i < 2; i++) {
+        w[i] = (struct waiter){.e = e, .out = i};
+        MUST(pthread_create(&w[i].thread, NULL, polls_for_little, &w[i]));
+        while (!__atomic_load_n(&w[i].tid, __ATOMIC_SEQ_CST))
+            nap();
+        await_sleep(e, e->pid, w[i].tid);
+    }
+    for (int i = 1; i < 20; i++) {
+        get(FD, buf, 4);
+        put(FD, "pong", 4);
+    }
+    put(FD, "unread", 6);
+    await_acknowledged(e);
+    go(e);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(w[i].thread, NULL);
+        say(e, "%s: %ld, %s", i ? "urgent" : "nothing", w[i].result, w[i].seen & (POLLERR | POLLHUP) ? "told" : "not told");
+    }
+}
+
 // ---- New connections -------------------------------------------------------------
 
 static void *accepts(void *arg)
@@ -601,4 +648,4 @@ DIFF_MAIN(CASE(in_recv, IN_THE_MIDDLE | ALL), CASE(in_read, IN_THE_MIDDLE), CASE
           CASE(out_level, IN_THE_MIDDLE), CASE(out_edge, IN_THE_MIDDLE), CASE(edges, IN_THE_MIDDLE | ALL | STEADY),
           CASE(edge_waits, IN_THE_MIDDLE | STEADY), CASE(one_shot, IN_THE_MIDDLE), CASE(in_nested, IN_THE_MIDDLE),
           CASE(comes_and_goes, TWO | COLD), CASE(close_under_doorbell, TWO | BARE | ALL),
-          CASE(killed_half_closed, SPLIT | BARE), CASE(in_accept, IN_THE_MIDDLE))
+          CASE(killed_half_closed, SPLIT | BARE), CASE(killed_under_poll_for_little, SPLIT | BARE), CASE(in_accept, IN_THE_MIDDLE))

@@ -14,6 +14,7 @@ mod connection;
 mod descriptor;
 mod end;
 mod fork;
+mod given;
 mod inherit;
 mod module;
 mod option;
@@ -30,9 +31,8 @@ pub use connection::{
 pub use descriptor::{
     after_dup, after_getfd, before_replace, close, close_range, is_close_whole, make_room,
 };
-pub use inherit::{
-    before_giving, before_sharing_table, before_spawn, before_stdio, before_stdio_write,
-};
+pub use given::{before_giving, before_spawn, forget_given};
+pub use inherit::{before_sharing_table, before_stdio, before_stdio_write};
 pub(crate) use inherit::{give_up, give_up_all, to_kernel};
 pub use module::{Objects, Opening, after_open, before_open};
 pub(crate) use option::before_control_data;

@@ -33,6 +33,7 @@ mod mask;
 mod meet;
 mod nic;
 mod owed;
+mod packets;
 mod proposal;
 mod real_call;
 mod recall;

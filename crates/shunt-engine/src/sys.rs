@@ -38,8 +38,8 @@ pub(crate) use fd::{
     random, read, write,
 };
 pub(crate) use file::{
-    File, RWF_NOSIGNAL, file, is_file, is_open_for, is_pipe, knows_nosignal, owner_and_mode,
-    position, pread, read_now, write_now,
+    File, RWF_NOSIGNAL, file, is_file, is_open_for, is_pipe, knows_nosignal, owner_and_mode, pipe,
+    position, pread, read_now, splice_now, write_now,
 };
 pub use memory::is_readable;
 pub(crate) use memory::{

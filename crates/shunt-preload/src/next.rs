@@ -265,6 +265,8 @@ next! {
     posix_spawn_file_actions_adddup2(
         actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int,
     ) -> c_int;
+    posix_spawn_file_actions_init(actions: *mut posix_spawn_file_actions_t) -> c_int;
+    posix_spawn_file_actions_destroy(actions: *mut posix_spawn_file_actions_t) -> c_int;
     system(command: *const c_char) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     #[absent] _Fork() -> pid_t;

@@ -194,8 +194,8 @@ fn survives(fd: c_int) -> bool {
     sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
 }
 
-/// Before libc starts another program (`posix_spawn`, `system`, `popen`).
-pub fn before_spawn() {
+/// Before libc starts another program: what it inherits.
+pub(super) fn before_spawn() {
     made::before_child();
     if thread::is_used() && thread::owns_memory() {
         recycle::shut_shared();
@@ -203,11 +203,9 @@ pub fn before_spawn() {
     }
 }
 
-/// Before `fd` is noted as one that a spawned program will have.
-///
-/// It stays with the kernel: the program may start any number of others so, which have a copy
-/// whatever this process's own is marked.
-pub fn before_giving(fd: c_int) {
+/// Before libc starts a program that gets a copy of `fd`, whether this is close-on-exec or not. It stays with the kernel: any
+/// number of others may be started so.
+pub(super) fn give_to_program(fd: c_int) {
     if thread::owns_memory()
         && let Some(socket) = Socket::of(fd)
     {

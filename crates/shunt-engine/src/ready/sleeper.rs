@@ -81,12 +81,7 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
         let Some(socket) = hold::get::<Socket>(from.fd) else {
             continue;
         };
-        // A thread that waits for nothing but an end need not be called.
-        let candidate = (reads(from.events) || writes(from.events))
-            && matches!(
-                socket.stage(),
-                Stage::Candidate | Stage::Claimed | Stage::Paired
-            );
+        let candidate = must_know_of_upgrade(from.events) && may_be_upgraded(socket);
         told.fd = socket.index() as c_int;
         if candidate && socket.inside.begin_poll(place.is_some()) {
             told.events = CANDIDATE;
@@ -145,6 +140,19 @@ fn get_in_waits(scratch: &mut Scratch, place: Option<Place>) -> bool {
     scratch.waits.have_news()
 }
 
+/// Whether a thread that waits for these events has to wait in another way once the connection is in shared memory. Of an end
+/// that a program waits for by `POLLRDHUP` the kernel tells in any case.
+fn must_know_of_upgrade(events: i16) -> bool {
+    reads(events) || writes(events) || events & libc::POLLRDHUP == 0
+}
+
+fn may_be_upgraded(socket: &Socket) -> bool {
+    matches!(
+        socket.stage(),
+        Stage::Candidate | Stage::Claimed | Stage::Paired
+    )
+}
+
 fn look_within(turn: &mut Option<u64>, most: u64) {
     *turn = Some(turn.map_or(most, |turn| turn.min(most)));
 }
@@ -154,20 +162,17 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
     let (to, told) = (&mut scratch.fds[fds.len()], &mut scratch.told[fds.len()]);
     to.fd = -1;
     told.events = NOBODY;
-    let waits = |one: &&pollfd| reads(one.events) || writes(one.events);
-    let may_be_shunted = |one: &pollfd| {
+    let may_be_called = |one: &pollfd| {
         Socket::of(one.fd).is_some_and(|socket| {
-            matches!(
-                socket.stage(),
-                Stage::Attached | Stage::Candidate | Stage::Claimed | Stage::Paired
-            )
+            let waits = reads(one.events) || writes(one.events);
+            waits && socket.stage() == Stage::Attached
+                || must_know_of_upgrade(one.events) && may_be_upgraded(socket)
         })
     };
-    let waited_for = fds.iter().filter(waits);
-    let wanted = !crowded && (scratch.waits.are_any() || waited_for.clone().any(may_be_shunted));
+    let wanted = !crowded && (scratch.waits.are_any() || fds.iter().any(may_be_called));
     let Some(place) = wanted.then(wake::enter).flatten() else {
         // Only the kernel can wake this thread.
-        waited_for.for_each(|one| {
+        fds.iter().for_each(|one| {
             if let Some(conn) = Conn::of(one.fd)
                 && must_be_called(&conn, one.events)
             {

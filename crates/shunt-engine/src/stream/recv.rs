@@ -4,7 +4,7 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::Way;
 
 use super::Conn;
-use super::attempt::Next;
+use super::attempt::{MSG_BEHIND, Next};
 use super::errors::keep_error;
 use super::wait::{Stay, out_of_patience, wait};
 use super::want::Want;
@@ -120,8 +120,9 @@ unsafe fn attempt_in(stay: &Stay, conn: &Conn, cursor: &mut Cursor, flags: c_int
     // SAFETY: the caller's promise.
     unsafe {
         match attempt(conn, cursor, flags) {
-            // The real call would look up the program's number, which has been closed, or know nothing of the part.
-            Step::Kernel if cursor.done() > 0 || stay.goes_on(conn) => {
+            // The real call would look up the program's number, which has been closed, or know nothing of the part, or of the
+            // messages before.
+            Step::Kernel if cursor.done() > 0 || flags & MSG_BEHIND != 0 || stay.goes_on(conn) => {
                 from_kernel(conn, cursor, flags)
             }
             step => step,

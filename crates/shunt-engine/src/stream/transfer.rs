@@ -12,7 +12,7 @@ use super::real_call::by_kernel;
 use super::send::{allowed, goes_by_ring};
 use super::wait::{Stay, TURN, Waited, wait};
 use super::want::{Deadline, Want};
-use super::{Conn, leave_ring, receive_in, recv, send};
+use super::{Conn, downgrade, leave_ring, packets, receive_in, recv, send};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
 use crate::thread::sleep::Sleep;
@@ -91,6 +91,8 @@ struct Pipe {
     events: i16,
     /// Whether the call waits for it. The socket has its own `O_NONBLOCK`.
     waits: bool,
+    /// Whether it makes a packet of each write.
+    makes_packets: bool,
     seen: signals::Seen,
 }
 
@@ -102,6 +104,7 @@ impl Pipe {
             fd,
             events,
             waits,
+            makes_packets: own & libc::O_DIRECT as usize != 0,
             seen: signals::now(),
         }
     }
@@ -144,6 +147,14 @@ impl Pipe {
             let _ = poll(&mut [], Some(turn));
         }
     }
+
+    /// Writes what fits at this moment.
+    fn write(&self, from: *const u8, length: usize) -> Result<usize, Errno> {
+        if self.makes_packets {
+            return packets::write(self.fd, from, length);
+        }
+        sys::write_now(self.fd, from, length)
+    }
 }
 
 struct PipeSource<'a> {
@@ -157,6 +168,10 @@ impl Source for PipeSource<'_> {
     }
 
     unsafe fn read(&mut self, to: *mut u8, length: usize) -> Result<usize, Errno> {
+        if packets::may_cut(self.pipe.fd, length) {
+            // SAFETY: the caller's promise.
+            return unsafe { packets::read(self.pipe.fd, to, length) };
+        }
         sys::read_now(self.pipe.fd, to, length)
     }
 
@@ -297,6 +312,10 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
             },
             // Another reader was faster.
             Err(libc::EAGAIN) => {}
+            Err(libc::EMFILE) if done > 0 => break,
+            Err(libc::EMFILE) => {
+                return by_kernel_alone(conn, || source.by_kernel(conn.fd, count));
+            }
             Err(errno) => return so_far(done, Outcome::Fail(errno)),
         }
     }
@@ -391,7 +410,11 @@ pub(crate) fn splice_out(conn: &Conn, out: c_int, count: usize, flags: c_uint) -
 
 fn splice_out_in(conn: &Conn, out: c_int, count: usize, flags: c_uint, stay: &Stay) -> Outcome {
     let pipe = Pipe::new(out, libc::POLLOUT, flags);
-    let write = |from, n| sys::write_now(out, from, n);
+    if pipe.makes_packets && !packets::may_join() {
+        downgrade(conn, Reason::Blocked);
+        return Outcome::Kernel;
+    }
+    let write = |from, n| pipe.write(from, n);
     let mut done = 0;
     while done < count {
         match pipe.ready(done == 0) {
@@ -411,7 +434,7 @@ fn splice_out_in(conn: &Conn, out: c_int, count: usize, flags: c_uint, stay: &St
                 Outcome::Done(0) => break,
                 Outcome::Done(_) => recv::pass_on(conn, count - done, &write, stay),
                 // A short count tells the program that it has everything.
-                Outcome::Kernel if done > 0 => match move_from_kernel(conn, out, count - done) {
+                Outcome::Kernel if done > 0 => match move_from_kernel(conn, &pipe, count - done) {
                     Outcome::Done(n @ 1..) => Ok(n as usize),
                     outcome => return so_far_of(conn, done, outcome),
                 },
@@ -443,7 +466,7 @@ fn look(conn: &Conn, waits: bool, stay: &Stay) -> Outcome {
 /// Moves what the kernel has, in the middle of a call: other readers take from there without the token. So these bytes are
 /// received first, and then go to the pipe, even if another writer has filled it since it was found ready.
 #[cold]
-fn move_from_kernel(conn: &Conn, out: c_int, count: usize) -> Outcome {
+fn move_from_kernel(conn: &Conn, pipe: &Pipe, count: usize) -> Outcome {
     let mut chunk = [MaybeUninit::<u8>::uninit(); recv::CHUNK];
     let part = [iovec {
         iov_base: chunk.as_mut_ptr().cast(),
@@ -456,10 +479,10 @@ fn move_from_kernel(conn: &Conn, out: c_int, count: usize) -> Outcome {
     };
     let mut rest = &chunk[..n as usize];
     while !rest.is_empty() {
-        match sys::write_now(out, rest.as_ptr().cast(), rest.len()) {
+        match pipe.write(rest.as_ptr().cast(), rest.len()) {
             Ok(written) => rest = &rest[written..],
             Err(libc::EAGAIN) => {
-                sys::poll_ms(out, libc::POLLOUT, 1_000_000_000);
+                sys::poll_ms(pipe.fd, libc::POLLOUT, 1_000_000_000);
             }
             // Nobody reads there any more.
             Err(errno) => return Outcome::Fail(errno),

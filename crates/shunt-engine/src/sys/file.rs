@@ -106,6 +106,18 @@ pub(crate) fn write_now(pipe: c_int, bytes: *const u8, length: usize) -> Result<
     }
 }
 
+/// A pipe that does not block and is closed by an exec: its reading end, and its writing end.
+pub(crate) fn pipe() -> Result<[c_int; 2], Errno> {
+    let mut ends = [-1; 2];
+    call!(pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK)?;
+    Ok(ends)
+}
+
+/// Moves what one pipe has, and another one takes, at this moment.
+pub(crate) fn splice_now(from: c_int, to: c_int, length: usize) -> Result<usize, Errno> {
+    call!(splice, from, 0, to, 0, length, libc::SPLICE_F_NONBLOCK)
+}
+
 /// What tells one file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct File {

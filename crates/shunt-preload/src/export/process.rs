@@ -288,7 +288,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    quietly(life::before_spawn);
+    quietly(|| life::before_spawn(actions.addr()));
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::posix_spawn(pid, path, actions, attributes, argv, envp) }
 }
@@ -302,7 +302,7 @@ unsafe extern "C-unwind" fn posix_spawnp(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    quietly(life::before_spawn);
+    quietly(|| life::before_spawn(actions.addr()));
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) }
 }
@@ -317,7 +317,7 @@ unsafe extern "C-unwind" fn pidfd_spawn(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    quietly(life::before_spawn);
+    quietly(|| life::before_spawn(actions.addr()));
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) }
 }
@@ -332,7 +332,7 @@ unsafe extern "C-unwind" fn pidfd_spawnp(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    quietly(life::before_spawn);
+    quietly(|| life::before_spawn(actions.addr()));
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp) }
 }
@@ -343,15 +343,33 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     new: c_int,
 ) -> c_int {
-    quietly(|| life::before_giving(fd));
+    quietly(|| life::before_giving(actions.addr(), fd));
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn_file_actions_init(
+    actions: *mut posix_spawn_file_actions_t,
+) -> c_int {
+    quietly(|| life::forget_given(actions.addr()));
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::posix_spawn_file_actions_init(actions) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn_file_actions_destroy(
+    actions: *mut posix_spawn_file_actions_t,
+) -> c_int {
+    quietly(|| life::forget_given(actions.addr()));
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::posix_spawn_file_actions_destroy(actions) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     if !command.is_null() {
-        quietly(life::before_spawn);
+        quietly(|| life::before_spawn(0));
     }
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::system(command) }
@@ -359,7 +377,7 @@ unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-    quietly(life::before_spawn);
+    quietly(|| life::before_spawn(0));
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::popen(command, mode) }
 }

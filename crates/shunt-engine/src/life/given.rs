@@ -1,0 +1,92 @@
+//! Numbers that the actions of `posix_spawn(3)` give to the program that is spawned, each by a copy. The program notes them
+//! long before, and a connection may have such a number only when it spawns. Libc makes the copies in a child that calls
+//! none of our functions.
+
+use std::cell::UnsafeCell;
+
+use libc::c_int;
+
+use super::inherit;
+use crate::thread::Lock;
+
+/// What was noted: for which actions, and which number.
+struct Notes(UnsafeCell<Vec<(usize, c_int)>>);
+
+// SAFETY: `with` alone looks inside, with the lock.
+unsafe impl Sync for Notes {}
+
+static NOTES: Notes = Notes(UnsafeCell::new(Vec::new()));
+static LOCK: Lock = Lock::new();
+
+/// `None`: this is a signal handler that has interrupted another use. (Libc's own functions forbid that.)
+fn with<R>(work: impl FnOnce(&mut Vec<(usize, c_int)>) -> R) -> Option<R> {
+    LOCK.take().then(|| {
+        // SAFETY: this thread has the lock, and `work` does not come back here.
+        let result = work(unsafe { &mut *NOTES.0.get() });
+        LOCK.give();
+        result
+    })
+}
+
+/// Before the actions at this address give what is `fd` when they are used.
+pub fn before_giving(actions: usize, fd: c_int) {
+    with(|notes| {
+        if !notes.contains(&(actions, fd)) {
+            notes.push((actions, fd));
+        }
+    });
+}
+
+/// The actions at this address begin, or end.
+pub fn forget_given(actions: usize) {
+    with(|notes| {
+        notes.retain(|note| note.0 != actions);
+        if notes.is_empty() {
+            // So that a program which has made its last actions has this memory back.
+            *notes = Vec::new();
+        }
+    });
+}
+
+/// Before libc starts another program (`posix_spawn`, `system`, `popen`) by the actions at this address; 0: without any.
+pub fn before_spawn(actions: usize) {
+    inherit::before_spawn();
+    let of_these = |notes: &mut Vec<(usize, c_int)>| {
+        let mut given = notes.clone();
+        given.retain(|note| note.0 == actions);
+        given
+    };
+    for (_, fd) in with(of_these).unwrap_or_default() {
+        inherit::give_to_program(fd);
+    }
+}
+
+/// In a forked child: the parent's threads are gone.
+pub(super) fn after_fork_child() {
+    LOCK.reset();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_given_until_its_actions_end() {
+        let numbers = |actions| {
+            with(|notes| {
+                let of_these = notes.iter().filter(|note| note.0 == actions);
+                of_these.map(|note| note.1).collect::<Vec<_>>()
+            })
+            .unwrap()
+        };
+        before_giving(16, 5);
+        before_giving(32, 6);
+        before_giving(16, 5);
+        before_giving(16, 7);
+        assert_eq!((numbers(16), numbers(32)), (vec![5, 7], vec![6]));
+        forget_given(16);
+        assert_eq!((numbers(16), numbers(32)), (vec![], vec![6]));
+        forget_given(32);
+        assert_eq!(numbers(32), []);
+    }
+}
