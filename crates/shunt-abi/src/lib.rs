@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod board;
+pub mod cores;
 pub mod counters;
 pub mod detail;
 pub mod layout;
@@ -20,7 +21,7 @@ pub use reason::Reason;
 
 /// Version of the control messages and of the shared-memory layout. Two parts
 /// of Shunt talk only if theirs are equal; otherwise connections stay on TCP.
-pub const PROTOCOL: u16 = 21;
+pub const PROTOCOL: u16 = 22;
 
 /// Abstract Unix address of a daemon that serves one user, or the whole host
 /// when `uid` is `None`. Abstract names need no file system, so they work after

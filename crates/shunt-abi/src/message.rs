@@ -11,6 +11,7 @@
 //!   Spare  (+ arena fd) ──────────────>         memory for a link to come, of the size asked for
 //!   Listen / Unlisten ────────────────>         directory of listeners
 //!   Claim  ───────────────────────────>         "descriptor 7, cookie c"
+//!          <─────────────────────────── Cores (+ page), before the first link
 //!          <─────────────────────────── Paired (+ peer's arena fd on a new link)
 //!          <─────────────────────────── Unpaired (the answer when Claim asked for one)
 //!   Report ───────────────────────────>         path or reason, for `shunt ss`, where that changes
@@ -104,6 +105,8 @@ pub enum Kind {
     Host = 32,
     /// The process at the other end of a connection between hosts has died.
     Died = 33,
+    /// The page of the cores, see [`crate::cores`].
+    Cores = 34,
 }
 
 impl Kind {
@@ -144,6 +147,7 @@ impl Kind {
             31 => Self::Hosts,
             32 => Self::Host,
             33 => Self::Died,
+            34 => Self::Cores,
             _ => return None,
         })
     }
@@ -165,7 +169,7 @@ pub enum Role {
 /// |---|---|
 /// | Hello | `protocol`, `name` (the process's `comm`) |
 /// | Welcome | `protocol`, `status` (0, or a [`crate::Reason`] number), `index` (mail counter), `flags` bit 8: as the board's [`crate::board::CROSSES_AT`] |
-/// | Counters, Statistics | descriptor attached |
+/// | Counters, Statistics, Cores | descriptor attached |
 /// | Spare | `arena` (the client's number for it), `slot` (as NeedSpare says); descriptor attached, or a `status` |
 /// | Listen, Unlisten | `cookie`, `port` |
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere; bit 10: it may be met on another host; bit 12: it is a trial, to `port` |

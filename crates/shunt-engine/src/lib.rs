@@ -22,6 +22,7 @@
 mod both_ends;
 mod config;
 mod control;
+mod cores;
 mod entry;
 mod epoll;
 mod hold;

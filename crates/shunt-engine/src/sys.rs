@@ -43,8 +43,8 @@ pub(crate) use file::{
 };
 pub use memory::is_readable;
 pub(crate) use memory::{
-    USER_END, map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file, seal,
-    seal_size, unmap, wipe_on_fork,
+    USER_END, is_sealed, map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file,
+    seal, seal_size, unmap, wipe_on_fork,
 };
 pub(crate) use pair::Listener;
 pub(crate) use proc::{

@@ -38,6 +38,8 @@ pub(crate) struct Spare {
 pub(crate) enum Passed {
     /// The board of the client's network namespace.
     Board,
+    /// The page of the cores.
+    Cores(Rc<OwnedFd>),
     /// A datagram socket of the namespace between all.
     Between(OwnedFd),
     /// The memory that the peer writes.
@@ -84,6 +86,8 @@ pub(crate) struct Client {
     pub(crate) board: Rc<Board>,
     /// … in which it has this mail counter.
     pub(crate) mail: u32,
+    /// The page of the cores that it was given.
+    pub(crate) cores: Option<Rc<OwnedFd>>,
     /// It has a socket by which it calls peers in other namespaces.
     pub(crate) may_call: bool,
     /// How many sockets it was given at which peers in other namespaces can call it.
@@ -144,6 +148,7 @@ impl Client {
             netns,
             board,
             mail: NO_MAIL,
+            cores: None,
             may_call: false,
             sockets: 0,
             spares: Vec::new(),
@@ -297,6 +302,7 @@ impl Client {
     fn send(&self, messages: &[Message], fd: Option<&Passed>) -> Result<(), Errno> {
         let fd = fd.map(|passed| match passed {
             Passed::Board => self.board.file(),
+            Passed::Cores(page) => page.as_fd(),
             Passed::Between(socket) => socket.as_fd(),
             Passed::Arena(file) | Passed::Socket(file) => file.as_fd(),
         });

@@ -62,7 +62,7 @@ use crate::log::Log;
 use crate::mirror::Mirrors;
 use crate::process::Rights;
 use crate::quota::{Charge, Quotas};
-use crate::{devices, sys, wire};
+use crate::{cores, devices, sys, wire};
 
 /// Whom a daemon serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +136,8 @@ pub struct Daemon {
     deaf: bool,
     lanes: Lanes,
     boards: Boards,
+    /// Where its clients note which of them had a core.
+    cores: cores::Pages,
     /// Who is whose other end, as the kernel program has seen it.
     mirrors: Mirrors,
     /// Where clients of different network namespaces call each other.
@@ -218,6 +220,7 @@ impl Daemon {
             deaf: false,
             lanes,
             boards: Boards::default(),
+            cores: cores::Pages::default(),
             mirrors: Mirrors::none(),
             between: None,
             hosting: None,

@@ -27,6 +27,7 @@ mod board;
 mod client;
 mod config;
 mod container;
+mod cores;
 mod daemon;
 mod devices;
 mod diag;

@@ -38,6 +38,35 @@ fn the_first_pair_of_two_clients_gets_each_others_memory() {
 }
 
 #[test]
+fn clients_of_a_user_get_one_page_of_the_cores_before_their_first_link() {
+    let daemon = Fixture::start();
+    let [a, b, c] = [daemon.client(), daemon.client(), daemon.client()];
+    for (spare, client) in [&a, &b, &c].into_iter().enumerate() {
+        client.spare(spare as u32);
+    }
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    b.claim(&far, Role::Acceptor, 0);
+    let page = |client: &Client| {
+        let (message, page) = client.receive_any().unwrap();
+        assert_eq!(message.kind(), Some(Kind::Cores), "{message:?}");
+        client.expect(Kind::Paired);
+        page.unwrap()
+    };
+    let [of_a, of_b] = [page(&a), page(&b)];
+    assert!(same_file(&of_a, &of_b));
+    assert!(rustix::fs::ftruncate(&of_a, 0).is_err());
+    // It comes once.
+    a.expect(Kind::NeedSpare);
+    a.spare(3);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    c.claim(&far, Role::Acceptor, 0);
+    assert_eq!(a.receive_any().unwrap().0.kind(), Some(Kind::Paired));
+    assert!(same_file(&page(&c), &of_a));
+}
+
+#[test]
 fn later_connections_share_the_link_and_reuse_the_slot_freed_last() {
     let daemon = Fixture::start();
     let (a, b) = (daemon.client(), daemon.client());
@@ -376,9 +405,9 @@ fn every_message_raises_the_mail_count() {
     let (a, b) = (daemon.client(), daemon.client());
     linked(&a, &b);
     a.sync();
-    // Welcome, Paired, NeedSpare, Row, End; the count follows the message.
+    // Welcome, Cores, Paired, NeedSpare, Row, End; the count follows the message.
     let deadline = std::time::Instant::now() + common::WATCHDOG;
-    while a.mail_count() != 5 {
+    while a.mail_count() != 6 {
         assert!(std::time::Instant::now() < deadline, "{}", a.mail_count());
     }
 }

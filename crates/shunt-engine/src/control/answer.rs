@@ -13,7 +13,7 @@ use super::{news, other_host, stock};
 use crate::link::{Link, Pair};
 use crate::region::count;
 use crate::socket::{SOCKETS, Socket, Stage};
-use crate::{reach, thread, wake};
+use crate::{cores, reach, thread, wake};
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     match m.kind() {
@@ -47,6 +47,11 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 wake::note_answer(m.index);
             } else {
                 wake::note_lost();
+            }
+        }
+        Some(Kind::Cores) => {
+            if let Some(passed) = passed {
+                cores::adopt(passed);
             }
         }
         Some(Kind::Gone) => Link::bury(m.link, m.flags),

@@ -13,6 +13,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::cores::SLICE;
+
 /// A yield that takes longer than this (about 1.6 ms) has made way for a stranger.
 pub(super) const AWAY: u64 = 4_000_000;
 /// Strangers may have one tick in this many: that is their share, and makes no crowd.
@@ -25,47 +27,6 @@ const SHORT: u64 = 26_000_000;
 const TIMES: u64 = 16;
 /// If the machine is as crowded after that, the next time is twice as long, up to this (about 1.3 s).
 const LONG: u64 = SHORT << 7;
-
-/// How many cores are told apart; cores with higher numbers share these places.
-const CORES: usize = 64;
-
-/// When a thread of this process last began or ended a yield on each core: what its own threads do in
-/// turn while one of them yields is no stranger's time.
-pub(super) struct Seen {
-    at: [CoreLine; CORES],
-}
-
-/// A line of its own, as only threads on one core write it.
-#[repr(align(64))]
-struct CoreLine(AtomicU64);
-
-impl Seen {
-    pub(super) const fn new() -> Self {
-        Self {
-            at: [const { CoreLine(AtomicU64::new(0)) }; CORES],
-        }
-    }
-
-    fn of(&self, core: u32) -> &AtomicU64 {
-        &self.at[core as usize % CORES].0
-    }
-
-    /// Notes that a thread on this core yields now.
-    #[inline]
-    pub(super) fn note(&self, core: u32, now: u64) {
-        self.of(core).store(now, Ordering::Relaxed);
-    }
-
-    /// For how long nobody of this process was seen on the core (ticks) on which a yield from `began`
-    /// has just ended.
-    #[inline]
-    pub(super) fn absence(&self, core: u32, began: u64, now: u64) -> u64 {
-        let whole = now.wrapping_sub(began);
-        let seen = self.of(core).load(Ordering::Relaxed);
-        self.note(core, now);
-        whole.min(now.wrapping_sub(seen))
-    }
-}
 
 /// What is known of strangers. Its words are hints: threads that change them at the same time
 /// may lose what one of them has seen.
@@ -161,10 +122,6 @@ fn lasts(until: &AtomicU64, now: u64) -> bool {
     // A time that is too far away is none: the counter has begun anew.
     (1..=LONG).contains(&until.load(Ordering::Relaxed).wrapping_sub(now))
 }
-
-/// An absence longer than this (about 1.15 ms) is mostly no series of short turns: the yield has
-/// given a stranger a time slice (1.4 ms on two cores, and more where there are more).
-pub(super) const SLICE: u64 = 3_000_000;
 
 /// A thread that yields to a peer on another core gives its own to a stranger, if there is one: a slice each time
 /// (1.4 ms on two cores, Linux 6.18, which is no crowd yet), and it queues behind that one when it is woken next.
@@ -285,33 +242,6 @@ mod tests {
             stranger.note_yield(MS, n * MS);
             assert!(!stranger.is_there(n * MS));
         }
-    }
-
-    /// Fifty threads on a core that yield to one another, each after a twentieth of a millisecond.
-    #[test]
-    fn the_process_s_own_threads_are_no_strangers() {
-        let (seen, core) = (Seen::new(), 3);
-        let mut now = MS;
-        let mut began = [now; 50];
-        for turn in 0..500 {
-            let thread = turn % 50;
-            now += MS / 20;
-            let absent = seen.absence(core, began[thread], now);
-            assert!(turn < 50 || absent <= MS / 20, "{turn}: {absent}");
-            began[thread] = now;
-            seen.note(core, now);
-        }
-    }
-
-    #[test]
-    fn a_stranger_among_the_process_s_threads_is_seen_by_the_next_one() {
-        let seen = Seen::new();
-        seen.note(1, MS); // One yields, …
-        seen.note(1, 2 * MS); // … another one, too, and a stranger has the core.
-        assert_eq!(seen.absence(1, 2 * MS, 5 * MS), 3 * MS);
-        assert_eq!(seen.absence(1, MS, 6 * MS), MS);
-        // What is seen on another core says nothing of this one.
-        assert_eq!(seen.absence(2, MS, 6 * MS), 5 * MS);
     }
 
     #[test]

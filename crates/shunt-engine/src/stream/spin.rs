@@ -20,8 +20,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::crowd::{AWAY, Crowd, SLICE, Seen, Stranger};
+use super::crowd::{AWAY, Crowd, Stranger};
 use super::together::Together;
+use crate::cores::{self, SLICE, Yielding};
 use crate::link::Link;
 use crate::sys;
 
@@ -72,8 +73,6 @@ const YIELD: u64 = 3_000;
 const PATIENCE: u64 = 5_000_000;
 /// Whether strangers want this process's cores.
 static CROWD: Crowd = Crowd::new();
-/// When this process was last seen on each core.
-static HERE: Seen = Seen::new();
 /// Whether a stranger has had a yield that was meant for a peer.
 static STRANGER: Stranger = Stranger::new();
 /// For how long this process and its peers have taken turns on a core.
@@ -94,13 +93,13 @@ fn is_probe(failed: u32) -> bool {
 struct Yielded {
     /// How long the yield took.
     took: u64,
-    /// How long other processes had the core without a break.
+    /// How long strangers had the core.
     absent: u64,
 }
 
 /// Yields the processor.
 fn yield_now(now: u64) -> Yielded {
-    HERE.note(sys::core(), now);
+    let yielding = Yielding::begin(now);
     sys::sched_yield();
     let back = sys::ticks();
     let took = back.wrapping_sub(now);
@@ -109,7 +108,7 @@ fn yield_now(now: u64) -> Yielded {
     if OTHERS.load(Ordering::Relaxed) != others {
         OTHERS.store(others, Ordering::Relaxed);
     }
-    let absent = HERE.absence(sys::core(), now, back);
+    let absent = yielding.end(back);
     CROWD.note_yield(absent, back);
     Yielded { took, absent }
 }
@@ -124,7 +123,7 @@ pub(super) fn make_way() {
 pub(super) struct Turn {
     /// For how long they had it (ticks).
     pub(super) others: u64,
-    /// Whether another process had it for so long without a break that it was probably a stranger.
+    /// Whether a stranger had it for a time slice.
     pub(super) is_slice: bool,
 }
 
@@ -256,6 +255,7 @@ impl Spin {
     #[inline(always)]
     pub(crate) fn for_peer(peer: Peer) -> Self {
         let start = sys::ticks();
+        cores::note(start);
         Self::begun(start, peer, CROWD.is_there(start), &TOGETHER)
     }
 
@@ -369,7 +369,9 @@ impl Spin {
     /// One such sleep may be an accident where others are long.
     #[inline]
     pub(crate) fn woke(&self) {
-        let waited = sys::ticks().wrapping_sub(self.start + self.away);
+        let now = sys::ticks();
+        cores::note(now);
+        let waited = now.wrapping_sub(self.start + self.away);
         let refuted = REFUTED.load(Ordering::Relaxed);
         if self.budget >= LONGEST {
             if waited < 2 * LONGEST {

@@ -107,6 +107,12 @@ pub(crate) fn seal_size(fd: libc::c_int) -> bool {
     super::fcntl(fd, libc::F_ADD_SEALS, seals as usize).is_ok()
 }
 
+/// Whether a file has this size, and nobody can make it smaller.
+pub(crate) fn is_sealed(fd: libc::c_int, bytes: usize) -> bool {
+    let seals = super::fcntl(fd, libc::F_GET_SEALS, 0).unwrap_or(0);
+    seals & libc::F_SEAL_SHRINK as usize != 0 && call!(lseek, fd, 0, libc::SEEK_END) == Ok(bytes)
+}
+
 /// Sets the last seal of a memory file. `false`: somebody else has.
 pub(crate) fn seal(fd: libc::c_int) -> bool {
     super::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SEAL as usize).is_ok()
@@ -130,7 +136,8 @@ mod tests {
     #[test]
     fn a_sealed_file_keeps_its_size() {
         let fd = memory_file(c"test", 4096).unwrap();
-        assert!(seal_size(fd));
+        assert!(!is_sealed(fd, 4096) && seal_size(fd));
+        assert!(is_sealed(fd, 4096) && !is_sealed(fd, 8192) && !is_sealed(-1, 4096));
         // SAFETY: the descriptor is this test's.
         assert_eq!(unsafe { libc::ftruncate(fd, 0) }, -1);
         super::super::close(fd);

@@ -180,6 +180,7 @@ impl Daemon {
             | Kind::Meet
             | Kind::Host
             | Kind::Died
+            | Kind::Cores
             // … or what `handle` has seen to.
             | Kind::Counters
             | Kind::Statistics

@@ -6,6 +6,8 @@
 //!      └──────────────────┴─────────────────┴───> Refused
 //! ```
 
+use std::rc::Rc;
+
 use shunt_abi::message::{
     FLAG_ADOPTED, FLAG_AGAIN, FLAG_CROSSES, FLAG_MATCHED, FLAG_NEW_LINK, FLAG_REACHES, FLAG_TRIAL,
     Kind, Message, Role,
@@ -438,12 +440,28 @@ impl Daemon {
         paired.arena = self.links.arena(seat).unwrap_or(0);
         if file.is_some() {
             paired.flags |= FLAG_NEW_LINK;
+            self.pass_cores(id.client);
         }
         let mate = self.ends.get(id).and_then(|end| end.mate);
         if mate.is_some_and(|mate| self.crosses([id, mate.id])) {
             paired.flags |= FLAG_CROSSES;
         }
         self.post(id.client, paired, file.map(Passed::Arena));
+    }
+
+    /// Passes the page of the cores to a client that has its first link. Without, it only sees less.
+    fn pass_cores(&mut self, id: u64) {
+        let Some(client) = self
+            .clients
+            .get_mut(&id)
+            .filter(|client| client.cores.is_none())
+        else {
+            return;
+        };
+        if let Ok(page) = self.cores.of(client.uid, client.netns) {
+            client.cores = Some(Rc::clone(&page));
+            self.post(id, Message::new(Kind::Cores), Some(Passed::Cores(page)));
+        }
     }
 
     pub(super) fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {

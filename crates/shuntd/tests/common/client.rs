@@ -77,8 +77,19 @@ impl Client {
         rustix::net::sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL).map(drop)
     }
 
-    /// The next message, or `None` when the daemon has closed.
+    /// The next message, or `None` when the daemon has closed. The page of the cores, which comes before the first link, is
+    /// passed over.
     pub fn receive(&self) -> Option<(Message, Option<OwnedFd>)> {
+        loop {
+            let next = self.receive_any()?;
+            if next.0.kind() != Some(Kind::Cores) {
+                return Some(next);
+            }
+        }
+    }
+
+    /// The next message, whatever it is.
+    pub fn receive_any(&self) -> Option<(Message, Option<OwnedFd>)> {
         let mut bytes = [0; 256];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
