@@ -54,7 +54,7 @@ fn clients_of_a_user_get_one_page_of_the_cores_before_their_first_link() {
         page.unwrap()
     };
     let [of_a, of_b] = [page(&a), page(&b)];
-    assert!(same_file(&of_a, &of_b));
+    assert!(same_file(&of_a, of_b));
     assert!(rustix::fs::ftruncate(&of_a, 0).is_err());
     // It comes once.
     a.expect(Kind::NeedSpare);
@@ -63,7 +63,7 @@ fn clients_of_a_user_get_one_page_of_the_cores_before_their_first_link() {
     a.claim(&near, Role::Connector, 0);
     c.claim(&far, Role::Acceptor, 0);
     assert_eq!(a.receive_any().unwrap().0.kind(), Some(Kind::Paired));
-    assert!(same_file(&page(&c), &of_a));
+    assert!(same_file(page(&c), &of_a));
 }
 
 #[test]
