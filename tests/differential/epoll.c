@@ -1507,6 +1507,75 @@ static void left_for_another(struct end *e)
     }
 }
 
+struct outsider {
+    struct end *e;
+    int ep, around; // sleeps in `poll` on ep, or on the set around it
+    pid_t tid;
+    int told;
+};
+// A thread that runs only when nobody else wants its core.
+static void *sleeps_outside(void *arg)
+{
+    struct outsider *o = arg;
+    struct end *e = o->e;
+    struct pollfd p = {o->ep, POLLIN, 0};
+    struct epoll_event ev;
+    sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
+    __atomic_store_n(&o->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    o->told = MUST(o->around < 0 ? poll(&p, 1, PATIENCE_MS) : epoll_wait(o->around, &ev, 1, PATIENCE_MS));
+    return NULL;
+}
+
+// A byte comes for a thread that sleeps outside of the set. Before that one runs, another thread is told of the byte again and again,
+// and leaves it there.
+static void told_before_outsider_runs(struct end *e)
+{
+    enum { ROUNDS = 8, LOOKS = 60, PAUSE_NS = 20000 };
+    if (e->role == C) {
+        for (int i = 0; i < ROUNDS; i++) {
+            await_go(e);
+            MUST(send(FD, "x", 1, 0));
+        }
+        return;
+    }
+    cpu_set_t all, one;
+    int ep = set_of(), around = set_of(), missed = 0;
+    T(add(ep, FD, EPOLLIN, 1));
+    T(add(around, ep, EPOLLIN, 2));
+    MUST(sched_getaffinity(0, sizeof all, &all));
+    CPU_ZERO(&one);
+    CPU_SET(MUST(sched_getcpu()), &one);
+    MUST(sched_setaffinity(0, sizeof one, &one));
+    for (int i = 0; i < ROUNDS; i++) {
+        struct outsider o = {e, ep, i % 2 ? around : -1, 0, 0};
+        struct epoll_event ev;
+        pthread_t thread;
+        long long end = now_ms() + PATIENCE_MS;
+        MUST(pthread_create(&thread, NULL, sleeps_outside, &o));
+        while (!__atomic_load_n(&o.tid, __ATOMIC_ACQUIRE))
+            nap();
+        await_sleep(e, getpid(), o.tid);
+        go(e);
+        while (MUST(epoll_wait(ep, &ev, 1, 0)) == 0 && now_ms() < end)
+            ;
+        for (int k = 0; k < LOOKS; k++) {
+            struct timespec now, from;
+            clock_gettime(CLOCK_MONOTONIC, &from);
+            do
+                clock_gettime(CLOCK_MONOTONIC, &now);
+            while ((now.tv_sec - from.tv_sec) * 1000000000 + now.tv_nsec - from.tv_nsec < PAUSE_NS);
+            missed += MUST(epoll_wait(ep, &ev, 1, 0)) != 1;
+        }
+        pthread_join(thread, NULL);
+        if (o.told != 1)
+            IN_VAIN("round %d: the thread outside sleeps on", i);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+    MUST(sched_setaffinity(0, sizeof all, &all));
+    say(e, "missed by %d looks", missed);
+    close(around), close(ep);
+}
+
 // Both ends use edges only, small messages, thousands of turns.
 static void edge_conversation(struct end *e)
 {
@@ -1607,7 +1676,8 @@ DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | 
           CASE(edge_both_in_the_middle, ONLY_COLD | STEADY), CASE(edge_added, COLD | STEADY),
           CASE(edge_full, COLD | STEADY),
           CASE(level_full, COLD | STEADY), CASE(looked_at_by_poll_when_full, COLD | STEADY),
-          CASE(looked_at_by_set_when_full, COLD | STEADY), CASE(left_for_another, TWO | COLD), CASE(selected_for_nothing, TWO | COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
+          CASE(looked_at_by_set_when_full, COLD | STEADY), CASE(left_for_another, TWO | COLD), CASE(told_before_outsider_runs, TWO | COLD),
+          CASE(selected_for_nothing, TWO | COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD),
           CASE(too_deep, 0), CASE(too_deep_copied, 0), CASE(too_deep_removed, 0), CASE(too_deep_heard, COLD),
          
           CASE(nested, COLD | STEADY), CASE(nested_wakes, TWO | COLD), CASE(several_sets, COLD | STEADY), CASE(with_dup, COLD),

@@ -89,5 +89,73 @@ static void interrupted(struct end *e) { what_is_left(e, INTERRUPTED); }
 static void restarted(struct end *e) { what_is_left(e, RESTARTED); }
 static void timed_out(struct end *e) { what_is_left(e, TIMED_OUT); }
 
+struct receiver {
+    struct end *e;
+    int times, alone; // calls that end behind the first message, and how often
+};
+static void *receives_two(void *arg)
+{
+    struct receiver *r = arg;
+    struct end *e = r->e;
+    pid_t tid = syscall(SYS_gettid);
+    // It does not drive away who wakes it.
+    sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
+    give(e, &tid, sizeof tid);
+    for (int i = 0; i < r->times; i++) {
+        char bufs[2];
+        struct iovec v[2] = {{bufs, 1}, {bufs + 1, 1}};
+        struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = v, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = v + 1, .msg_iovlen = 1}}};
+        int error = 0;
+        socklen_t n = sizeof error;
+        go(e);
+        if (MUST(recvmmsg(FD, m, 2, 0, NULL)) == 1) {
+            r->alone++;
+            MUST(getsockopt(FD, SOL_SOCKET, SO_ERROR, &error, &n));
+            get(FD, bufs, 1);
+        }
+    }
+    return NULL;
+}
+
+// A message comes, and then a signal, before the receiver runs: the handler finds a call that has received a message, or is about to.
+static void message_and_signal(struct end *e)
+{
+    enum { TIMES = 20 };
+    cpu_set_t all, one;
+    pid_t tid = 0;
+    int core = 0;
+    MUST(sched_getaffinity(0, sizeof all, &all));
+    CPU_ZERO(&one);
+    if (e->role == S) {
+        pthread_t thread;
+        struct receiver r = {e, TIMES, 0};
+        core = MUST(sched_getcpu());
+        give(e, &core, sizeof core);
+        CPU_SET(core, &one);
+        MUST(sched_setaffinity(0, sizeof one, &one));
+        handle(SIGUSR1, count_hit, SA_RESTART);
+        MUST(pthread_create(&thread, NULL, receives_two, &r));
+        MUST(sched_setaffinity(0, sizeof all, &all));
+        pthread_join(thread, NULL);
+        say(e, "%d times one message", r.alone);
+    } else {
+        take(e, &core, sizeof core);
+        take(e, &tid, sizeof tid);
+        CPU_SET(core, &one);
+        MUST(sched_setaffinity(0, sizeof one, &one));
+        for (int i = 0; i < TIMES; i++) {
+            await_go(e);
+            await_sleep(e, e->peer_pid, tid);
+            put(FD, "a", 1);
+            MUST(syscall(SYS_tgkill, e->peer_pid, tid, SIGUSR1));
+            await_sleep(e, e->peer_pid, tid);
+            put(FD, "b", 1);
+        }
+        MUST(sched_setaffinity(0, sizeof all, &all));
+    }
+    meet(e);
+}
+
 DIFF_MAIN(CASE(a_bad_buffer, COLD | STEADY), CASE(a_bad_header, COLD | STEADY), CASE(a_long_list, COLD | STEADY),
-          CASE(a_long_part, COLD | STEADY), CASE(interrupted, COLD | STEADY), CASE(restarted, COLD | STEADY), CASE(timed_out, COLD | STEADY))
+          CASE(a_long_part, COLD | STEADY), CASE(interrupted, COLD | STEADY), CASE(restarted, COLD | STEADY), CASE(timed_out, COLD | STEADY),
+          CASE(message_and_signal, TWO | COLD | STEADY))

@@ -382,10 +382,10 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
         hear_inner(set, state, true, None);
         harvest(state);
         // This look may move some members back to TCP, which the inner set must follow.
-        is_any_ready(state)
+        state.is_any_ready()
             || base_events::narrow_queued(set, state) && {
                 hear_inner(set, state, true, None);
-                is_any_ready(state)
+                state.is_any_ready()
             }
     })
     .unwrap_or(false)
@@ -395,22 +395,9 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
 pub(crate) fn has_some(set: &'static Set) -> bool {
     set.with(|state| {
         harvest(state);
-        is_any_ready(state)
+        state.is_any_ready()
     })
     .unwrap_or(false)
-}
-
-/// Whether some queued item is ready. It reports nothing, so that an edge is left for the real wait.
-fn is_any_ready(state: &State) -> bool {
-    state.queue.iter().any(|&index| {
-        let item = &state.items[index as usize];
-        let is_due = item.queued && !item.inactive;
-        let conn = Conn::new(item.socket, item.socket.fd()).filter(|_| is_due);
-        let Some(conn) = conn else {
-            return false;
-        };
-        stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
-    })
 }
 
 #[cfg(all(test, not(miri)))]

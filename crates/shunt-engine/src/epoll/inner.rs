@@ -188,9 +188,7 @@ pub(super) fn hear_inner(
         for event in &events[..n] {
             let (kind, data) = (event.events, event.u64);
             if data == KICK {
-                // A thread in a plain wait is woken by nothing else; and a kick may be for the
-                // parent process.
-                if leave_kick || set.plain_sleepers.load(Ordering::SeqCst) != 0 || set.naps() {
+                if leave_kick || must_leave_kick(set, state) {
                     continue;
                 }
                 set.exposed.store(false, Ordering::Relaxed);
@@ -220,6 +218,15 @@ pub(super) fn hear_inner(
             break;
         }
     }
+}
+
+/// Whether a kick is left for those whom it wakes. A thread in a plain wait is woken by nothing else, and a kick may be for the parent
+/// process. A thread that sleeps in `poll`, or on a set around this one, looks at the kernel's set once more as it wakes: while this set
+/// is ready, the kick shows it so.
+fn must_leave_kick(set: &Set, state: &State) -> bool {
+    set.plain_sleepers.load(Ordering::SeqCst) != 0
+        || set.naps()
+        || set.has_outsiders() && state.is_any_ready()
 }
 
 /// Hears what the inner set has to say of all but one item.

@@ -74,12 +74,12 @@ pub(crate) fn end_sleep(set: &'static Set) {
 }
 
 impl Set {
-    /// A thread is in a wait on this set. [`begin_sleep`] follows, and its look at the set.
+    /// A thread that has [begun to sleep](begin_sleep) is in a wait on this very set. Its look at the set follows.
     pub(crate) fn begin_wait(&self) {
         self.waiters.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// That wait has ended.
+    /// That wait has ended. [`end_sleep`] follows: at no time are more threads counted as waiters than as sleepers.
     pub(crate) fn end_wait(&self) {
         self.waiters.fetch_sub(1, Ordering::AcqRel);
     }
@@ -87,6 +87,12 @@ impl Set {
     /// Whether another thread sleeps in a wait on this set.
     pub(super) fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Acquire) + self.plain_sleepers.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether a thread sleeps in `poll`, or on a set around this one. With the set's lock, so that no sleeper comes or goes meanwhile.
+    /// For a moment it may be wrongly `true`.
+    pub(super) fn has_outsiders(&self) -> bool {
+        self.sleepers.load(Ordering::Acquire) > self.waiters.load(Ordering::Acquire)
     }
 
     /// A thread is about to sleep on a set that holds nothing shunted, and so is counted at no door. If another thread

@@ -5,8 +5,10 @@ use shunt_shm::wake::Log;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use super::wanted;
 use crate::link::Link;
 use crate::socket::Socket;
+use crate::stream::{self, Conn};
 use crate::tcp::Mark;
 
 /// After this many events an inactive registration is taken out.
@@ -178,6 +180,19 @@ impl State {
                 self.enqueue(index, false);
             }
         }
+    }
+
+    /// Whether some queued item is ready. It reports nothing, so that an edge is left for the real wait.
+    pub(super) fn is_any_ready(&self) -> bool {
+        self.queue.iter().any(|&index| {
+            let item = &self.items[index as usize];
+            let is_due = item.queued && !item.inactive;
+            let conn = Conn::new(item.socket, item.socket.fd()).filter(|_| is_due);
+            let Some(conn) = conn else {
+                return false;
+            };
+            stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
+        })
     }
 
     /// Calls `visit` with each item of a socket.

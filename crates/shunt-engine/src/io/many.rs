@@ -3,7 +3,7 @@
 use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
 
 use super::buffer::{IOV_MAX, has_bad, is_bad, list, sendable};
-use super::message::{fill_in, has_control, has_negative_name, recvmsg, sendmsg};
+use super::message::{fill_in, has_control, has_negative_name, recvmsg_by, sendmsg_by};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn, Stay};
@@ -103,7 +103,9 @@ unsafe fn receive_one(conn: &Conn, stay: &Stay, message: *mut msghdr, flags: c_i
             Err(outcome) => return outcome,
         };
         if !stay.goes_on(&stay.at(conn)) {
-            return recvmsg(conn.fd, message, flags);
+            let receive =
+                |conn: &Conn, parts: &[iovec]| stream::receive_in(conn, parts, flags, stay);
+            return recvmsg_by(conn.fd, message, flags, receive);
         }
         if flags & libc::MSG_TRUNC == 0 && has_bad(parts) {
             return Outcome::Fail(libc::EFAULT);
@@ -295,7 +297,10 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
 unsafe fn send_one(conn: &Conn, stay: &Stay, header: &msghdr, flags: c_int) -> Outcome {
     if !stay.goes_on(&stay.at(conn)) {
         // SAFETY: the caller's promise.
-        return unsafe { sendmsg(conn.fd, header, flags) };
+        let send =
+            |conn: &Conn, parts: &[iovec]| unsafe { stream::send_in(conn, parts, flags, stay) };
+        // SAFETY: the caller's promise.
+        return unsafe { sendmsg_by(conn.fd, header, flags, send) };
     }
     // SAFETY: the caller's promise.
     unsafe {

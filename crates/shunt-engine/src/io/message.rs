@@ -7,7 +7,7 @@ use libc::{c_int, iovec, msghdr, socklen_t};
 
 use super::buffer::{self, has_bad, is_bad, list, sendable};
 use super::recv::receive_before_bad;
-use super::send::{send_before_bad, transmit_list};
+use super::send::{send_before_bad, transmit_list_by};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn};
@@ -15,6 +15,23 @@ use crate::{Outcome, entry, life, real, signal, sys};
 
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
+    // SAFETY: the caller's promise.
+    let receive = |conn: &Conn, parts: &[iovec]| unsafe { stream::receive(conn, parts, flags) };
+    // SAFETY: the caller's promise.
+    unsafe { recvmsg_by(fd, message, flags, receive) }
+}
+
+/// [`recvmsg`]: on a connection by `receive`, if all buffers are good.
+///
+/// # Safety
+/// As for [`recvmsg`].
+#[inline(always)]
+pub(super) unsafe fn recvmsg_by(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+    receive: impl Fn(&Conn, &[iovec]) -> Outcome,
+) -> Outcome {
     if !is_candidate(fd) {
         // SAFETY: the caller's promise.
         return unsafe { recvmsg_elsewhere(fd, message, flags) };
@@ -45,8 +62,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
                 // SAFETY: the caller's promise.
                 unsafe { receive_before_bad(fd, parts, flags) }
             } else {
-                // SAFETY: the caller's promise.
-                unsafe { stream::receive(&conn, parts, flags) }
+                receive(&conn, parts)
             };
             // SAFETY: the caller's promise.
             unsafe { fill_in(&conn, message, header, flags, outcome) }
@@ -215,6 +231,23 @@ impl<'a> Control<'a> {
 
 /// `sendmsg(2)`. Also looks for descriptors being passed, on any socket.
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
+    // SAFETY: the caller's promise.
+    let send = |conn: &Conn, parts: &[iovec]| unsafe { stream::send(conn, parts, flags) };
+    // SAFETY: the caller's promise.
+    unsafe { sendmsg_by(fd, message, flags, send) }
+}
+
+/// [`sendmsg`]: on a connection by `send`, if all buffers are good.
+///
+/// # Safety
+/// As for [`sendmsg`].
+#[inline(always)]
+pub(super) unsafe fn sendmsg_by(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+    send: impl Fn(&Conn, &[iovec]) -> Outcome,
+) -> Outcome {
     if !entry::is_any() || is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
         return Outcome::Kernel;
     }
@@ -238,7 +271,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
             fd,
             SENDER,
             // SAFETY: the caller's promise.
-            |conn| unsafe { send_with_control(&conn, header, parts, flags) },
+            |conn| unsafe { send_with_control(&conn, header, parts, &send) },
             // SAFETY: the caller's promise.
             || unsafe { real::sendmsg()(fd, message, flags) },
         );
@@ -248,7 +281,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
         if has_bad(parts) {
             send_before_bad(fd, parts, flags)
         } else {
-            transmit_list(fd, parts, flags)
+            transmit_list_by(fd, parts, flags, send)
         }
     }
 }
@@ -278,7 +311,7 @@ unsafe fn send_with_control(
     conn: &Conn,
     header: &msghdr,
     parts: &[iovec],
-    flags: c_int,
+    send: impl Fn(&Conn, &[iovec]) -> Outcome,
 ) -> Outcome {
     let mut empty = buffer::header(&[]);
     empty.msg_control = header.msg_control;
@@ -294,8 +327,7 @@ unsafe fn send_with_control(
     }
     match sendable(parts) {
         [] if has_bad(parts) => Outcome::Fail(libc::EFAULT),
-        // SAFETY: the caller's promise.
-        some => unsafe { stream::send(conn, some, flags) },
+        some => send(conn, some),
     }
 }
 

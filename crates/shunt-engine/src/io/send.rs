@@ -7,8 +7,9 @@ use super::buffer::{MOST, flags_of, header, is_bad, is_beyond, sendable, vectore
 use super::short;
 use super::target::{is_candidate, serve};
 use crate::socket::{SENDER, Socket};
+use crate::stream::{self, Conn};
 use crate::thread::cancel::Test;
-use crate::{Outcome, control, real, stream};
+use crate::{Outcome, control, real};
 
 /// `write(2)`, beyond what [`short::send`] does.
 pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome {
@@ -128,18 +129,53 @@ pub unsafe fn sendto(
 /// The parts are readable.
 pub(super) unsafe fn transmit_list(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
     // SAFETY: the caller's promise.
-    unsafe { short::send_list(fd, parts, flags).unwrap_or_else(|| transmit(fd, parts, flags)) }
+    let send = |conn: &Conn, parts: &[iovec]| unsafe { stream::send(conn, parts, flags) };
+    // SAFETY: the caller's promise.
+    unsafe { transmit_list_by(fd, parts, flags, send) }
+}
+
+/// [`transmit_list`], by `send` what does not go the short way.
+///
+/// # Safety
+/// The parts are readable.
+#[inline(always)]
+pub(super) unsafe fn transmit_list_by(
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    send: impl Fn(&Conn, &[iovec]) -> Outcome,
+) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe {
+        short::send_list(fd, parts, flags).unwrap_or_else(|| transmit_by(fd, parts, flags, send))
+    }
 }
 
 /// # Safety
 /// The parts are readable.
 #[inline(always)]
 pub(super) unsafe fn transmit(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
+    // SAFETY: the caller's promise.
+    let send = |conn: &Conn, parts: &[iovec]| unsafe { stream::send(conn, parts, flags) };
+    // SAFETY: the caller's promise.
+    unsafe { transmit_by(fd, parts, flags, send) }
+}
+
+/// Sends on a connection by `send`.
+///
+/// # Safety
+/// The parts are readable.
+#[inline(always)]
+unsafe fn transmit_by(
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    send: impl Fn(&Conn, &[iovec]) -> Outcome,
+) -> Outcome {
     serve(
         fd,
         SENDER,
-        // SAFETY: the caller's promise.
-        |conn| unsafe { stream::send(&conn, parts, flags) },
+        |conn| send(&conn, parts),
         || {
             if flags & libc::MSG_OOB != 0
                 && let Some(socket) = Socket::of(fd)

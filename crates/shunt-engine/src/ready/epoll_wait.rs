@@ -259,12 +259,13 @@ unsafe fn sleep_once(
     // In a child that a signal handler has forked meanwhile nothing is to be undone: the parent sleeps.
     let get_up = || {
         if began.lasts() {
-            end_sleep(set);
             set.end_wait();
+            end_sleep(set);
         }
     };
+    let has_doors = begin_sleep(set);
     set.begin_wait();
-    let gathered = if begin_sleep(set) {
+    let gathered = if has_doors {
         collect_before_sleep(set, room)
     } else {
         Gathered::default()

@@ -8,7 +8,6 @@ use super::wait::{Stay, Waited, is_patient, wait};
 use super::want::{Deadline, Want, is_ready, token};
 use crate::Outcome;
 use crate::sys::{self, Errno};
-use crate::thread::signals::{self, Seen};
 
 /// A flag of our own, which the kernel ignores: the call (`recvmmsg`, `sendmmsg`) has moved messages before this one. So any
 /// signal handler ends it, as if it had moved a part.
@@ -17,8 +16,6 @@ pub(crate) const MSG_BEHIND: c_int = 0x1000_0000;
 /// See the module.
 pub(super) struct Attempts {
     pub(super) flags: c_int,
-    /// Which signal handlers had run when the call began.
-    pub(super) seen: Seen,
     deadline: Deadline,
     has_slept: bool,
 }
@@ -39,7 +36,6 @@ impl Attempts {
     pub(super) fn begin(flags: c_int) -> Self {
         Self {
             flags,
-            seen: signals::now(),
             deadline: None,
             has_slept: false,
         }
@@ -48,14 +44,11 @@ impl Attempts {
     /// Takes the token of the direction. `false`: a signal handler has interrupted its holder, or the call does not wait for
     /// a holder that is stopped.
     #[inline(always)]
-    pub(super) fn take_token(&mut self, conn: &Conn, want: Want) -> bool {
+    pub(super) fn take_token(&mut self, conn: &Conn, want: Want, stay: &Stay) -> bool {
         let Self {
-            flags,
-            seen,
-            deadline,
-            ..
+            flags, deadline, ..
         } = self;
-        let patient = || is_patient(conn, want, conn.may_wait(*flags), deadline, *seen);
+        let patient = || is_patient(conn, want, conn.may_wait(*flags), deadline, stay.seen.get());
         conn.take_while(token(conn, want), patient)
     }
 
@@ -86,17 +79,22 @@ impl Attempts {
         }
         let has_part = done > 0 || self.flags & MSG_BEHIND != 0;
         let seen = if has_part {
-            self.seen.with_part()
+            stay.seen.get().with_part()
         } else {
-            self.seen
+            stay.seen.get()
         };
+        // The kernel hands out what has come before it looks at a signal: then the call has a part, and does not begin anew.
+        let begins_anew = || !has_part && seen.any_since() && !has_come(program, want);
+        if begins_anew() {
+            stay.seen.set(seen.begun_anew());
+        }
+        // A handler that has run before ends a wait that has a time limit.
         let waited = wait(program, want, &mut self.deadline, stay, seen)?;
         if waited == Waited::Anew && has_part {
             return Err(libc::EINTR);
         }
-        // The kernel hands out what has come before it looks at a signal: then the call has a part, and does not begin anew.
-        if !has_part && seen.any_since() && !has_come(program, want) {
-            self.seen = seen.begun_anew();
+        if begins_anew() {
+            stay.seen.set(seen.begun_anew());
         }
         self.has_slept = waited == Waited::Enough;
         Ok(())
@@ -117,5 +115,76 @@ fn has_come(conn: &Conn, want: Want) -> bool {
             conn.consumer().is_ready() || sys::ready(conn.fd, libc::POLLIN) & libc::POLLIN != 0
         }
         Want::Room => conn.way_out() == Way::Ring && is_ready(conn, want),
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use libc::{SO_RCVTIMEO, SOL_SOCKET, iovec, timeval};
+
+    use super::*;
+    use crate::both_ends::BothEnds;
+    use crate::stream::{receive_in, send};
+    use crate::thread::signals;
+
+    /// A part of a call receives a byte at the connecting end.
+    fn receive_one(ends: &BothEnds, stay: &Stay, flags: c_int) -> Outcome {
+        let mut byte = 0u8;
+        let parts = [iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        }];
+        // SAFETY: the part covers the byte.
+        unsafe { receive_in(&ends.conns()[1], &parts, flags, stay) }
+    }
+
+    /// The bytes that have not come yet never come: a receive that sleeps for one says `EAGAIN`.
+    fn impatient() -> BothEnds {
+        const TIME: timeval = timeval {
+            tv_sec: 2,
+            tv_usec: 0,
+        };
+        let ends = BothEnds::attached();
+        sys::setsockopt(ends.fds[1], SOL_SOCKET, SO_RCVTIMEO, &TIME).unwrap();
+        ends
+    }
+
+    #[test]
+    fn a_handler_between_two_messages_ends_the_call_behind_the_first() {
+        let ends = impatient();
+        ends.send(b"x");
+        Stay::during(|stay| {
+            assert_eq!(receive_one(&ends, stay, 0), Outcome::Done(1));
+            signals::count_one(true);
+            let next = receive_one(&ends, stay, MSG_BEHIND);
+            assert_eq!(next, Outcome::Fail(libc::EINTR));
+            // What has come is received all the same.
+            ends.send(b"y");
+            assert_eq!(receive_one(&ends, stay, MSG_BEHIND), Outcome::Done(1));
+        });
+    }
+
+    #[test]
+    fn a_handler_after_which_the_call_begins_anew_does_not_end_it_behind_the_first_message() {
+        let ends = BothEnds::attached();
+        let fd = ends.fds[0];
+        let peer = std::thread::spawn(move || {
+            for _ in 0..2 {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                let (conn, byte) = (Conn::of(fd).unwrap(), b"x");
+                let parts = [iovec {
+                    iov_base: byte.as_ptr().cast_mut().cast(),
+                    iov_len: 1,
+                }];
+                // SAFETY: the byte is there.
+                assert_eq!(unsafe { send(&conn, &parts, 0) }, Outcome::Done(1));
+            }
+        });
+        Stay::during(|stay| {
+            signals::count_one(true);
+            assert_eq!(receive_one(&ends, stay, 0), Outcome::Done(1));
+            assert_eq!(receive_one(&ends, stay, MSG_BEHIND), Outcome::Done(1));
+        });
+        peer.join().unwrap();
     }
 }

@@ -70,8 +70,8 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
         conn.socket.may_return(conn.fd);
     }
     loop {
-        if !call.attempts.take_token(conn, Want::Data) {
-            return call.cursor.done_or(out_of_patience(call.attempts.seen));
+        if !call.attempts.take_token(conn, Want::Data, stay) {
+            return call.cursor.done_or(out_of_patience(stay.seen.get()));
         }
         let here = &stay.at(conn);
         let there = if call.peeks() { unread(here) } else { 0 };

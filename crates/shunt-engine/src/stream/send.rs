@@ -59,8 +59,8 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
     let mut call = Call::new(iov, flags);
     loop {
         leave_half_closed(conn);
-        if !call.attempts.take_token(conn, Want::Room) {
-            return call.cursor.done_or(out_of_patience(call.attempts.seen));
+        if !call.attempts.take_token(conn, Want::Room, stay) {
+            return call.cursor.done_or(out_of_patience(stay.seen.get()));
         }
         let here = &stay.at(conn);
         // SAFETY: the caller's promise.

@@ -459,6 +459,8 @@ fn look(conn: &Conn, waits: bool, stay: &Stay) -> Outcome {
         iov_len: 1,
     }];
     let wait = if waits { 0 } else { libc::MSG_DONTWAIT };
+    // A handler that has run while the call waited for the pipe has made it begin anew.
+    stay.seen.set(signals::now());
     // SAFETY: a byte of our own.
     unsafe { receive_in(conn, &part, libc::MSG_PEEK | wait, stay) }
 }

@@ -65,9 +65,12 @@ pub(crate) fn wait(
     }
     spin::share_crowd(conn.pair.link);
     let mut spin = Spin::for_peer(locate_peer(conn, want));
+    let looked = seen.before_sleep();
     while !is_ready(conn, want) {
-        if seen.interrupting_since() {
-            return Err(libc::EINTR);
+        if seen.any_since()
+            && let Some(end) = after_handler(conn, want, deadline, seen, looked)
+        {
+            return end;
         }
         if conn.way_in() == Way::Tcp && want == Want::Data || !spin.turn() {
             let result = sleep(conn, want, deadline, stay, seen);
@@ -80,6 +83,29 @@ pub(crate) fn wait(
         stay_awake(conn);
     }
     Ok(Waited::Enough)
+}
+
+/// How a wait that spins ends after a handler; `None`: it goes on. A handler that had run before the wait (`looked`) has made the call
+/// begin anew already.
+#[cold]
+fn after_handler(
+    conn: &Conn,
+    want: Want,
+    deadline: &mut Deadline,
+    seen: Seen,
+    looked: Seen,
+) -> Option<Result<Waited, Errno>> {
+    if seen.interrupting_since() {
+        return Some(Err(libc::EINTR));
+    }
+    if !looked.any_since() {
+        return None;
+    }
+    let until = until(conn, want, deadline);
+    Some(match is_interrupted(until, seen) {
+        true => Err(libc::EINTR),
+        false => Ok(Waited::Anew),
+    })
 }
 
 /// Where the peer is that this thread is about to wait for. Also says where this thread is.

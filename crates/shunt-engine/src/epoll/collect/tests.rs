@@ -356,3 +356,27 @@ fn what_was_told_before_wakes_waits_on_the_set_alone_and_what_has_just_come_wake
     assert!(wakes());
     set.sleepers.fetch_sub(1, Ordering::Relaxed);
 }
+
+#[test]
+fn a_kick_is_left_for_who_sleeps_around_the_set_as_long_as_the_set_is_ready() {
+    let watched = Watched::with(libc::EPOLLIN);
+    let set = watched.set;
+    let shows = || sys::ready(set.fd(), libc::POLLIN) != 0;
+    set.sleepers.fetch_add(1, Ordering::Relaxed);
+    watched.ends.send(b"unread");
+    for _ in 0..3 {
+        assert_eq!(watched.wait(), [(IN, 7)]);
+        assert!(shows());
+    }
+    assert_eq!(watched.ends.receive::<8>(), b"unread");
+    assert!(watched.wait().is_empty() && !shows());
+    // Nobody but a thread in a wait on the set itself is left: that one is woken anew by each look.
+    set.begin_wait();
+    watched.ends.send(b"more");
+    assert_eq!(watched.wait(), [(IN, 7)]);
+    let inner = set.inner.load(Ordering::Relaxed);
+    set.with(|state| hear_inner(set, state, false, None));
+    assert_eq!(sys::ready(inner, libc::POLLIN), 0);
+    set.end_wait();
+    set.sleepers.fetch_sub(1, Ordering::Relaxed);
+}

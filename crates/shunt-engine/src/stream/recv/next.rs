@@ -128,7 +128,7 @@ impl<'a> Call<'a> {
         }
         let has_enough = self.has_enough() || there >= self.least as u64;
         let waits = !has_enough && conn.may_wait(self.attempts.flags);
-        if !waits || !stay.enter(program) || !wait_for_more(conn, there, self.attempts.seen) {
+        if !waits || !stay.enter(program) || !wait_for_more(conn, there, stay.seen.get()) {
             return Next::End(self.done());
         }
         // A peek sees the same bytes again, so that attempts do not add up.

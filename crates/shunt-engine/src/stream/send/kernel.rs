@@ -1,5 +1,6 @@
 //! Sends that go by the kernel, not by the ring, and what must be done before and after them.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec, msghdr};
@@ -56,7 +57,7 @@ pub(in crate::stream) fn leave_kernel(conn: &Conn) {
 }
 
 /// The kernel sends the rest, and blocks as it would natively. The caller has entered `inside` as a
-/// sender. `seen`: the handlers that had run when its call began.
+/// sender. `seen`: the handlers that had run when its call began, or began anew.
 ///
 /// # Safety
 /// The cursor's parts are readable.
@@ -64,7 +65,7 @@ pub(super) unsafe fn through_kernel(
     conn: &Conn,
     cursor: &mut Cursor,
     flags: c_int,
-    seen: Seen,
+    seen: &Cell<Seen>,
 ) -> Outcome {
     let outcome = loop {
         let mut rest = [iovec {
@@ -117,10 +118,10 @@ unsafe fn send_message(
     conn: &Conn,
     message: &msghdr,
     flags: c_int,
-    seen: Seen,
+    seen: &Cell<Seen>,
 ) -> Result<usize, sys::Errno> {
     let waits = conn.may_wait(flags);
-    let mut looked = if waits { seen } else { signals::now() };
+    let mut looked = if waits { seen.get() } else { signals::now() };
     let cancelled = || leave_kernel(conn);
     loop {
         // SAFETY: the caller's promise.
@@ -129,10 +130,14 @@ unsafe fn send_message(
             sent => return sent,
         }
         let is_behind = flags & MSG_BEHIND != 0;
-        if waits && (is_behind || is_interrupted(timeout(conn, Want::Room), seen)) {
+        if waits && (is_behind || is_interrupted(timeout(conn, Want::Room), seen.get())) {
             break;
         }
         looked = signals::now();
+        // The kernel sends what it has room for before it looks at a signal: then the call does not begin anew.
+        if !is_behind && sys::ready(conn.fd, libc::POLLOUT) & libc::POLLOUT == 0 {
+            seen.set(seen.get().begun_anew());
+        }
     }
     match sys::sendmsg(conn.fd, message, flags | libc::MSG_DONTWAIT) {
         Err(libc::EAGAIN) => Err(libc::EINTR),
@@ -164,7 +169,9 @@ mod tests {
             loop {
                 enter_kernel(conn);
                 // SAFETY: the bytes are there.
-                match unsafe { through_kernel(conn, &mut Cursor::new(&parts), flags, seen) } {
+                match unsafe {
+                    through_kernel(conn, &mut Cursor::new(&parts), flags, &Cell::new(seen))
+                } {
                     Outcome::Fail(errno) => return errno,
                     sent => assert!(matches!(sent, Outcome::Done(1..))),
                 }

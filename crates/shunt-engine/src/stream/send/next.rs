@@ -117,7 +117,7 @@ impl<'a> Call<'a> {
             give(token);
             return next;
         }
-        let Attempts { flags, seen, .. } = self.attempts;
+        let flags = self.attempts.flags;
         if conn.is_mirrored() && conn.may_wait(flags) && await_answer(conn) {
             give(token);
             return Next::Attempt;
@@ -126,12 +126,12 @@ impl<'a> Call<'a> {
         hesitate();
         give(token);
         // SAFETY: the caller's promise.
-        Next::End(unsafe { through_kernel(conn, &mut self.cursor, flags, seen) })
+        Next::End(unsafe { through_kernel(conn, &mut self.cursor, flags, &stay.seen) })
     }
 
     /// Bytes before this call's must be sent again first, and the kernel has no room for them: waits for room.
     fn await_kernel(&mut self, program: &Conn, stay: &Stay) -> Next {
-        let (flags, seen) = (self.attempts.flags, self.attempts.seen);
+        let (flags, seen) = (self.attempts.flags, stay.seen.get());
         let waited = if program.may_wait(flags) {
             wait_for_kernel(program, self.attempts.deadline(), stay, seen)
         } else {
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
             Ok(()) if is_behind && seen.any_since() => self.done_or(libc::EINTR),
             Ok(()) => {
                 if !is_behind {
-                    self.attempts.seen = seen.begun_anew();
+                    stay.seen.set(seen.begun_anew());
                 }
                 Next::Attempt
             }

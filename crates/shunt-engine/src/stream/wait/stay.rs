@@ -12,6 +12,7 @@ use crate::real::CleanUp;
 use crate::socket::{Left, Socket};
 use crate::stream::Conn;
 use crate::sys;
+use crate::thread::signals::{self, Seen};
 use crate::thread::{under_way, undisturbed};
 use crate::wake::Place;
 
@@ -21,6 +22,8 @@ use crate::wake::Place;
 pub(crate) struct Stay {
     counted: Cell<Option<Counted>>,
     clean_up: UnsafeCell<MaybeUninit<CleanUp>>,
+    /// Which signal handlers had run when the call began, or began anew.
+    pub(in crate::stream) seen: Cell<Seen>,
 }
 
 /// See [`Stay`].
@@ -50,6 +53,7 @@ impl Stay {
         let stay = Self {
             counted: Cell::new(None),
             clean_up: UnsafeCell::new(MaybeUninit::uninit()),
+            seen: Cell::new(signals::now()),
         };
         let result = call(&stay);
         // Not by a destructor: if the thread were cancelled, unwinding through it would end the process.
