@@ -164,7 +164,9 @@ mod tests {
 
     use std::ptr;
 
-    use crate::both_ends::{in_child, one_at_a_time};
+    use crate::Outcome;
+    use crate::both_ends::{BothEnds, in_child, one_at_a_time};
+    use crate::stream::splice_out;
 
     /// A pipe of packets, by its reading end and its writing end.
     fn of_packets() -> [c_int; 2] {
@@ -188,6 +190,7 @@ mod tests {
         let mut read = |n| unsafe { super::read(reader, bytes.as_mut_ptr(), n) };
         assert_eq!([read(3), read(3)], [Ok(3), Ok(3)]);
         assert_eq!(&bytes[..3], b"def");
+        // SAFETY: as above.
         let mut read = |n| unsafe { super::read(reader, bytes.as_mut_ptr(), n) };
         assert_eq!([read(8), read(8)], [Ok(2), Err(libc::EAGAIN)]);
         assert_eq!(&bytes[..2], b"gh");
@@ -253,5 +256,20 @@ mod tests {
         };
         assert!(in_child(takes_nothing));
         assert!(give_up());
+    }
+
+    #[test]
+    fn without_the_pipe_no_byte_is_lost() {
+        let ends = BothEnds::attached();
+        let [reader, writer] = of_packets();
+        // Here is no daemon, and its sender makes no call: TCP does not bring it.
+        ends.send(b"unread");
+        assert!(LOCK.take() && !may_join());
+        let moved = splice_out(&ends.conns()[1], writer, 6, 0);
+        LOCK.give();
+        assert_eq!(moved, Outcome::Done(6));
+        let mut bytes = [0u8; 6];
+        assert_eq!(sys::read(reader, bytes.as_mut_ptr(), 6), Ok(6));
+        assert_eq!(&bytes, b"unread");
     }
 }
