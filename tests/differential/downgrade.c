@@ -447,6 +447,23 @@ static void head_by_older_actions(struct end *e)
     goes_on(e);
 }
 
+// The actions are moved, as a function does that returns them.
+static void head_by_moved_actions(struct end *e)
+{
+    char *argv[] = {"head", "-c", "5000", NULL};
+    AT(C) produce(e, FD, 5000, 1);
+    AT(S) {
+        posix_spawn_file_actions_t first, second;
+        MUST(fcntl(FD, F_SETFD, FD_CLOEXEC));
+        on_number(&first, FD);
+        second = first;
+        runs_by(e, &second, argv, plain_environment());
+        posix_spawn_file_actions_destroy(&second);
+    }
+    AT(C) expect(e, FD, 5000, 1);
+    goes_on(e);
+}
+
 // A program with libshunt becomes one without.
 static void head_by_env(struct end *e)
 {
@@ -521,4 +538,4 @@ PLAIN_MAIN(CASE(stream_idle, COLD | ALL), CASE(stream_few_theirs, COLD | ALL), C
            CASE(program_few_both, COLD), CASE(program_much_both, COLD), CASE(program_full_both, COLD),
            CASE(programs_at_both_ends, COLD), CASE(program_looks_away, COLD), CASE(turns_with_a_program, COLD),
            CASE(twenty_programs, COLD), CASE(program_inherits_all, SPLIT | COLD), CASE(standard_descriptors, COLD),
-           CASE(onto_standard, SPLIT | COLD), CASE(head, COLD), CASE(head_by_older_actions, COLD), CASE(head_by_env, COLD), CASE(cat, SPLIT | COLD))
+           CASE(onto_standard, SPLIT | COLD), CASE(head, COLD), CASE(head_by_older_actions, COLD), CASE(head_by_moved_actions, COLD), CASE(head_by_env, COLD), CASE(cat, SPLIT | COLD))

@@ -71,6 +71,7 @@ pub(crate) use nic::hear_news;
 pub(crate) use owed::{
     answer as answer_recall, has_room_again, is_due as recall_is_due, is_owing as recall_is_owing,
 };
+pub(crate) use packets::{after_fork_child, give_up as give_up_pipe, make_way as make_way_by_pipe};
 pub(crate) use proposal::is_agreed;
 pub(crate) use recv::{is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
 pub(crate) use send::{AT_ONCE, asked, send, send_in};

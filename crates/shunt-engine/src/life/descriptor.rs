@@ -83,7 +83,11 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
 /// the program would have had natively, and the call must be made once more.
 #[cold]
 pub fn make_room() -> bool {
-    thread::owns_descriptors() && !config::is_confined() && recycle::give_up_all()
+    if !thread::owns_descriptors() || config::is_confined() {
+        return false;
+    }
+    let kept = recycle::give_up_all();
+    stream::give_up_pipe() || kept
 }
 
 /// Before the real `dup2`/`dup3` (new != old): what closing `new` means, and
@@ -100,6 +104,7 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
                 SOCKETS
                     .each()
                     .for_each(|socket| stream::make_way(socket, new));
+                stream::make_way_by_pipe(new);
                 wake::make_way(new);
                 reach::make_way(new);
                 recycle::make_way(new);

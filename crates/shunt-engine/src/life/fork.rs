@@ -184,6 +184,7 @@ pub(super) fn after_fork_child() {
     recycle::after_fork_child();
     recount_holds();
     uring_map::after_fork_child();
+    stream::after_fork_child();
     super::given::after_fork_child();
     stats::announce_child();
 }

@@ -1,8 +1,10 @@
-//! Numbers that the actions of `posix_spawn(3)` give to the program that is spawned, each by a copy. The program notes them
-//! long before, and a connection may have such a number only when it spawns. Libc makes the copies in a child that calls
-//! none of our functions.
+//! Numbers that the actions of `posix_spawn(3)` give to the program that is spawned, each by a copy. Libc makes the copies in a
+//! child that calls none of our functions. A connection that has such a number when the program notes it goes to the kernel at
+//! once. But the program may note it long before, and a connection may have it only when it spawns: so these numbers are kept,
+//! beside the address of the actions. (A program that moves its actions to another address in between is not followed.)
 
 use std::cell::UnsafeCell;
+use std::ptr;
 
 use libc::c_int;
 
@@ -28,8 +30,9 @@ fn with<R>(work: impl FnOnce(&mut Vec<(usize, c_int)>) -> R) -> Option<R> {
     })
 }
 
-/// Before the actions at this address give what is `fd` when they are used.
+/// Before the actions at this address note that they give what is `fd` when they are used.
 pub fn before_giving(actions: usize, fd: c_int) {
+    inherit::give_to_program(fd);
     with(|notes| {
         if !notes.contains(&(actions, fd)) {
             notes.push((actions, fd));
@@ -61,17 +64,24 @@ pub fn before_spawn(actions: usize) {
     }
 }
 
-/// In a forked child: the parent's threads are gone.
+/// In a forked child: the parent's threads are gone. What one of them was just changing may be whatever, so it is left as it is,
+/// and its memory is lost.
 pub(super) fn after_fork_child() {
-    LOCK.reset();
+    if LOCK.is_taken() {
+        // SAFETY: the lock's holder does not exist here, and nobody else looks at it.
+        unsafe { ptr::write(NOTES.0.get(), Vec::new()) };
+        LOCK.reset();
+    }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 
     #[test]
     fn a_number_is_given_until_its_actions_end() {
+        /// No test has a socket at a number as high.
+        const NONE: c_int = 1 << 30;
         let numbers = |actions| {
             with(|notes| {
                 let of_these = notes.iter().filter(|note| note.0 == actions);
@@ -79,14 +89,22 @@ mod tests {
             })
             .unwrap()
         };
-        before_giving(16, 5);
-        before_giving(32, 6);
-        before_giving(16, 5);
-        before_giving(16, 7);
-        assert_eq!((numbers(16), numbers(32)), (vec![5, 7], vec![6]));
+        before_giving(16, NONE + 5);
+        before_giving(32, NONE + 6);
+        before_giving(16, NONE + 5);
+        before_giving(16, NONE + 7);
+        assert_eq!(
+            (numbers(16), numbers(32)),
+            (vec![NONE + 5, NONE + 7], vec![NONE + 6])
+        );
         forget_given(16);
-        assert_eq!((numbers(16), numbers(32)), (vec![], vec![6]));
+        assert_eq!((numbers(16), numbers(32)), (vec![], vec![NONE + 6]));
         forget_given(32);
         assert_eq!(numbers(32), []);
+        // A thread that does not exist in the child has the notes.
+        before_giving(16, NONE + 5);
+        assert!(LOCK.take());
+        after_fork_child();
+        assert_eq!(numbers(16), []);
     }
 }

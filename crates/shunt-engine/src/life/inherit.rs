@@ -203,8 +203,8 @@ pub(super) fn before_spawn() {
     }
 }
 
-/// Before libc starts a program that gets a copy of `fd`, whether this is close-on-exec or not. It stays with the kernel: any
-/// number of others may be started so.
+/// A program that libc starts, now or later, gets a copy of `fd`, whether this is close-on-exec or not. It stays with the kernel:
+/// any number of others may be started so.
 pub(super) fn give_to_program(fd: c_int) {
     if thread::owns_memory()
         && let Some(socket) = Socket::of(fd)

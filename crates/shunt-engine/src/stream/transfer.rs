@@ -151,7 +151,11 @@ impl Pipe {
     /// Writes what fits at this moment.
     fn write(&self, from: *const u8, length: usize) -> Result<usize, Errno> {
         if self.makes_packets {
-            return packets::write(self.fd, from, length);
+            match packets::write(self.fd, from, length) {
+                // Better a packet than a byte that is lost.
+                Err(libc::EMFILE) => {}
+                written => return written,
+            }
         }
         sys::write_now(self.fd, from, length)
     }
@@ -313,8 +317,10 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
             // Another reader was faster.
             Err(libc::EAGAIN) => {}
             Err(libc::EMFILE) if done > 0 => break,
+            // Closed while it slept, as above.
             Err(libc::EMFILE) => {
-                return by_kernel_alone(conn, || source.by_kernel(conn.fd, count));
+                let here = stay.at(conn);
+                return by_kernel_alone(&here, || source.by_kernel(here.fd, count));
             }
             Err(errno) => return so_far(done, Outcome::Fail(errno)),
         }
@@ -411,8 +417,8 @@ pub(crate) fn splice_out(conn: &Conn, out: c_int, count: usize, flags: c_uint) -
 fn splice_out_in(conn: &Conn, out: c_int, count: usize, flags: c_uint, stay: &Stay) -> Outcome {
     let pipe = Pipe::new(out, libc::POLLOUT, flags);
     if pipe.makes_packets && !packets::may_join() {
+        // What has come by TCP, the kernel moves; what nobody can send again is read in the ring.
         downgrade(conn, Reason::Blocked);
-        return Outcome::Kernel;
     }
     let write = |from, n| pipe.write(from, n);
     let mut done = 0;

@@ -4,8 +4,9 @@
 //! A thread that needs several takes a socket's first, then a set's, then the token of a direction
 //! ([`super::token`]). Where a set names the sockets, it takes the list out, gives the set's lock back, and locks each
 //! (`epoll/polled.rs`). The `LOCK`s come behind these: a thread that has a socket's lock or a token may take the one of the
-//! connection to shuntd or of the NIC, and takes no further lock while it has that. Only the one of recycled connections
-//! comes first (`recycle/lock.rs`): a connection is closed, and so a token taken, while it is held.
+//! connection to shuntd, of the NIC, or of the pipe that packets take (`stream/packets.rs`), and takes no further lock while it
+//! has that. Only the one of recycled connections comes first (`recycle/lock.rs`): a connection is closed, and so a token taken,
+//! while it is held.
 
 use shunt_shm::token::Token;
 
