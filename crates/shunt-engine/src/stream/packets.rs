@@ -55,7 +55,10 @@ impl Between {
             ) {
                 Ok(n @ 1..) => rest -= n,
                 // The program has closed it behind our back: the next use makes another one.
-                Ok(0) | Err(_) => break,
+                Ok(0) | Err(_) => {
+                    close();
+                    break;
+                }
             }
         }
     }
@@ -135,9 +138,13 @@ pub(super) unsafe fn read(pipe: c_int, to: *mut u8, length: usize) -> Result<usi
     let mut done = 0;
     while done < moved {
         // SAFETY: within what the caller has.
-        match sys::read(between.reader, unsafe { to.add(done) }, moved - done)? {
-            0 => break,
-            n => done += n,
+        match sys::read(between.reader, unsafe { to.add(done) }, moved - done) {
+            Ok(n @ 1..) => done += n,
+            end => {
+                // As above.
+                close();
+                return if done > 0 { Ok(done) } else { end };
+            }
         }
     }
     Ok(done)
