@@ -32,6 +32,7 @@ const ORDER: &[(&str, &str)] = &[
     ("share", "who has a socket since a fork"),
     ("uring_map", "submission queues of io_uring"),
     ("tcp", "what the kernel says of a connection"),
+    ("cores", "who had which core"),
     ("wake", "how a sleeper is called"),
     ("reach", "processes on other hosts"),
     ("link", "memory that two processes share"),
