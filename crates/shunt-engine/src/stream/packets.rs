@@ -99,6 +99,7 @@ mod tests {
         let mut read = |n| unsafe { read(pipe.reader, bytes.as_mut_ptr(), n) };
         assert_eq!([read(3), read(3)], [Ok(3), Ok(3)]);
         assert_eq!(&bytes[..3], b"def");
+        // SAFETY: no more than the array holds is asked for.
         let mut read = |n| unsafe { super::read(pipe.reader, bytes.as_mut_ptr(), n) };
         assert_eq!([read(8), read(8)], [Ok(2), Err(libc::EAGAIN)]);
         assert_eq!(&bytes[..2], b"gh");
