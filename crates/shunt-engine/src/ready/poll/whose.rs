@@ -43,7 +43,7 @@ pub(in crate::ready) fn whose(fds: impl Iterator<Item = c_int>, now: bool, seen:
     whose
 }
 
-#[inline]
+#[inline(always)]
 fn whose_is(socket: &'static Socket, fd: c_int, now: bool) -> Whose {
     match socket.stage() {
         Stage::Attached => Whose::Ours,
