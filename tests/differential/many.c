@@ -156,6 +156,50 @@ static void message_and_signal(struct end *e)
     meet(e);
 }
 
+static void *disturbs(void *arg)
+{
+    struct end *e = arg;
+    int two = 2;
+    await_sleep(e, e->pid, e->tid);
+    MUST(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &two, sizeof two));
+    for (int i = 1; i <= 3; i++) {
+        await_sleep(e, e->pid, e->tid);
+        syscall(SYS_tgkill, e->pid, e->tid, SIGUSR1);
+        while (hits < i)
+            nap();
+    }
+    await_sleep(e, e->pid, e->tid);
+    go(e);
+    return NULL;
+}
+
+// Handlers after which the call is made anew run before its first message, which comes by TCP: they end nothing.
+static void handlers_before_first(struct end *e)
+{
+    if (e->role == S) {
+        char bufs[2][4];
+        struct iovec v[2] = {{bufs[0], 4}, {bufs[1], 4}};
+        struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = v, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = v + 1, .msg_iovlen = 1}}};
+        pthread_t thread;
+        hits = 0;
+        handle(SIGUSR1, count_hit, SA_RESTART);
+        MUST(pthread_create(&thread, NULL, disturbs, e));
+        T(recvmmsg(FD, m, 2, 0, NULL));
+        pthread_join(thread, NULL);
+        go(e);
+        T(recv(FD, bufs[0], 4, 0));
+    } else {
+        await_go(e);
+        put(FD, "aaaa", 4);
+        await_sleep(e, e->peer_pid, e->peer_tid);
+        put(FD, "bbbb", 4);
+        await_go(e);
+        put(FD, "cccc", 4);
+    }
+    meet(e);
+}
+
 DIFF_MAIN(CASE(a_bad_buffer, COLD | STEADY), CASE(a_bad_header, COLD | STEADY), CASE(a_long_list, COLD | STEADY),
           CASE(a_long_part, COLD | STEADY), CASE(interrupted, COLD | STEADY), CASE(restarted, COLD | STEADY), CASE(timed_out, COLD | STEADY),
-          CASE(message_and_signal, TWO | COLD | STEADY))
+          CASE(message_and_signal, TWO | COLD | STEADY),
+          CASE(handlers_before_first, TWO | COLD))

@@ -72,10 +72,26 @@ fn here() -> usize {
     sys::core() as usize % CORES
 }
 
-/// This thread has a core now (ticks).
+/// This thread has slept, and has a core now (ticks).
 #[inline]
 pub(crate) fn note(now: u64) {
     core(here()).note(now);
+}
+
+/// This thread begins to wait now (ticks). Until then it has worked, also if that took long.
+#[inline]
+pub(crate) fn note_work(now: u64) {
+    worked(here(), now);
+}
+
+/// Returns for how long strangers had the core in all. What this thread has had of it is no stranger's time to its own process.
+#[inline]
+fn worked(number: usize, now: u64) -> u64 {
+    let (last, strangers) = core(number).note(now);
+    if last > 0 && COUNTED[number].load(Ordering::Relaxed) == strangers.wrapping_sub(last) {
+        COUNTED[number].store(strangers, Ordering::Relaxed);
+    }
+    strangers
 }
 
 /// A thread that yields its core.
@@ -97,7 +113,7 @@ impl Yielding {
         Self {
             core: number,
             began: now,
-            strangers: core(number).note(now).1,
+            strangers: worked(number, now),
         }
     }
 
@@ -169,6 +185,16 @@ mod tests {
             Yielding::begin_on(core, 10 * MS).end_on(core, 10 * MS + 9),
             0
         );
+    }
+
+    #[test]
+    fn a_thread_that_works_for_long_is_no_stranger_to_its_own_process() {
+        let core = 6;
+        let yields = Yielding::begin_on(core, MS);
+        worked(core, 5 * MS);
+        assert_eq!(yields.end_on(core, 5 * MS + 9), 0);
+        let yields = Yielding::begin_on(core, 6 * MS);
+        assert_eq!(yields.end_on(core, 9 * MS), 3 * MS);
     }
 
     #[test]

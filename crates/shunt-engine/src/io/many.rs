@@ -1,5 +1,7 @@
 //! Several messages in one call.
 
+use std::cell::Cell;
+
 use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
 
 use super::buffer::{IOV_MAX, has_bad, is_bad, list, sendable};
@@ -103,9 +105,18 @@ unsafe fn receive_one(conn: &Conn, stay: &Stay, message: *mut msghdr, flags: c_i
             Err(outcome) => return outcome,
         };
         if !stay.goes_on(&stay.at(conn)) {
-            let receive =
-                |conn: &Conn, parts: &[iovec]| stream::receive_in(conn, parts, flags, stay);
-            return recvmsg_by(conn.fd, message, flags, receive);
+            let is_ours = Cell::new(false);
+            let receive = |conn: &Conn, parts: &[iovec]| {
+                let outcome = stream::receive_in(conn, parts, flags, stay);
+                is_ours.set(!matches!(outcome, Outcome::Kernel));
+                outcome
+            };
+            let outcome = recvmsg_by(conn.fd, message, flags, receive);
+            if !is_ours.get() {
+                // After a handler the kernel has made its call anew, or has had something to return.
+                stay.begin_anew();
+            }
+            return outcome;
         }
         if flags & libc::MSG_TRUNC == 0 && has_bad(parts) {
             return Outcome::Fail(libc::EFAULT);

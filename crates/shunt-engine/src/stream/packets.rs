@@ -12,8 +12,12 @@ use crate::kept::Kept;
 use crate::sys::{self, Errno};
 use crate::thread::{self, Lock};
 
-/// The most that a packet can be, in bytes (`PIPE_BUF`).
-const LONGEST: usize = libc::PIPE_BUF;
+/// The most that a packet can be, in bytes: a page.
+const LONGEST: usize = if cfg!(target_arch = "x86_64") {
+    4096
+} else {
+    1 << 16
+};
 /// What a new pipe has room for, in bytes (`pipe(7)`).
 const ROOM: usize = 1 << 16;
 

@@ -255,7 +255,7 @@ impl Spin {
     #[inline(always)]
     pub(crate) fn for_peer(peer: Peer) -> Self {
         let start = sys::ticks();
-        cores::note(start);
+        cores::note_work(start);
         Self::begun(start, peer, CROWD.is_there(start), &TOGETHER)
     }
 

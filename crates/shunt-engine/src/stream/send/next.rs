@@ -132,13 +132,14 @@ impl<'a> Call<'a> {
     /// Bytes before this call's must be sent again first, and the kernel has no room for them: waits for room.
     fn await_kernel(&mut self, program: &Conn, stay: &Stay) -> Next {
         let (flags, seen) = (self.attempts.flags, stay.seen.get());
+        // Then also a handler ends it after which the kernel would restart a call that has moved nothing.
+        let is_behind = self.cursor.done() > 0 || flags & MSG_BEHIND != 0;
         let waited = if program.may_wait(flags) {
+            let seen = if is_behind { seen.with_part() } else { seen };
             wait_for_kernel(program, self.attempts.deadline(), stay, seen)
         } else {
             Err(libc::EAGAIN)
         };
-        // Also a handler after which the kernel would restart a call that has moved nothing.
-        let is_behind = self.cursor.done() > 0 || flags & MSG_BEHIND != 0;
         match waited {
             Ok(()) if is_behind && seen.any_since() => self.done_or(libc::EINTR),
             Ok(()) => {

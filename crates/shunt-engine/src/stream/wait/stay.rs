@@ -63,6 +63,11 @@ impl Stay {
         result
     }
 
+    /// The call begins anew: no handler that has run before ends it.
+    pub(crate) fn begin_anew(&self) {
+        self.seen.set(signals::now());
+    }
+
     /// The connection by a descriptor that names it now. With a token, until that is given back.
     #[inline(always)]
     pub(crate) fn at<'a>(&self, conn: &Conn<'a>) -> Conn<'a> {
