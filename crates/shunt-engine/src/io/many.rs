@@ -307,9 +307,10 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
 /// As for `sendmsg`.
 unsafe fn send_one(conn: &Conn, stay: &Stay, header: &msghdr, flags: c_int) -> Outcome {
     if !stay.goes_on(&stay.at(conn)) {
-        // SAFETY: the caller's promise.
-        let send =
-            |conn: &Conn, parts: &[iovec]| unsafe { stream::send_in(conn, parts, flags, stay) };
+        let send = |conn: &Conn, parts: &[iovec]| {
+            // SAFETY: the caller's promise.
+            unsafe { stream::send_in(conn, parts, flags, stay) }
+        };
         // SAFETY: the caller's promise.
         return unsafe { sendmsg_by(conn.fd, header, flags, send) };
     }
