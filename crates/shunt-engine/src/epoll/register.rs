@@ -14,8 +14,8 @@ use super::inner::hear_inner;
 use super::outside;
 use super::polled;
 use super::set::{SETS, Set};
-use super::state::State;
-use super::watch::{say_watched, watch};
+use super::state::{Item, State};
+use super::watch::{is_said, say_watched, watch};
 use super::{ALWAYS, hearing};
 use crate::socket::{Locked, Socket, Stage};
 use crate::stream::{self, Conn};
@@ -33,14 +33,23 @@ pub(crate) fn register(
     let Some(mut locked) = socket.lock() else {
         return Outcome::Kernel;
     };
-    let result = set.with(|state| match operation {
-        libc::EPOLL_CTL_ADD => add(set, state, &mut locked, fd, event),
-        libc::EPOLL_CTL_MOD => modify(set, state, socket, fd, event),
-        libc::EPOLL_CTL_DEL => delete(set, state, &mut locked, fd),
-        _ => Err(libc::EINVAL),
+    let mut is_settled = false;
+    let result = set.with(|state| {
+        let result = match operation {
+            libc::EPOLL_CTL_ADD => add(set, state, &mut locked, fd, event),
+            libc::EPOLL_CTL_MOD => modify(set, state, socket, fd, event),
+            libc::EPOLL_CTL_DEL => delete(set, state, &mut locked, fd),
+            _ => Err(libc::EINVAL),
+        };
+        is_settled = result.is_ok() && settle(set, state, &locked, fd, operation);
+        result
     });
     let mut leaves = false;
-    if socket.stage() == Stage::Attached {
+    if is_settled {
+        if operation != libc::EPOLL_CTL_DEL {
+            set.kick();
+        }
+    } else if socket.stage() == Stage::Attached {
         if operation == libc::EPOLL_CTL_ADD {
             retire(&mut locked, Some(set));
         }
@@ -60,6 +69,39 @@ pub(crate) fn register(
         Some(Err(errno)) => Outcome::Fail(errno),
         None => Outcome::Kernel,
     }
+}
+
+/// Does the rest at once if the peer need not be told of the change: the connection is registered in this set alone, on its rings, and
+/// called at the set's own door already. With both locks. `false`: there is more to do.
+fn settle(
+    set: &'static Set,
+    state: &mut State,
+    socket: &Locked,
+    fd: c_int,
+    operation: c_int,
+) -> bool {
+    let (Some(conn), &[(place, index)]) =
+        (Conn::attached(socket.socket, fd), &socket.places()[..])
+    else {
+        return false;
+    };
+    let item = state.items.get(index as usize);
+    let is_usual = |item: &Item| item.moved && !item.polled && !item.outside && item.fd == fd;
+    let Some(item) = item.filter(|item| is_usual(item) && place == set.index()) else {
+        return false;
+    };
+    let is_called = || {
+        let door = state.door(conn.pair.link, set);
+        door.is_some_and(|door| is_said(conn.pair, door))
+    };
+    if stream::leaves_ring(&conn) || !item.inactive && !is_called() {
+        return false;
+    }
+    conn.pair.own.face.forget_core();
+    if operation != libc::EPOLL_CTL_DEL {
+        state.enqueue(index, false);
+    }
+    true
 }
 
 /// Looks at the socket after the barrier in `watch`, to see what came before it. (An inner set that

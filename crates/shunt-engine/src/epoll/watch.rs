@@ -7,6 +7,7 @@ use shunt_shm::slot;
 
 use super::hearing;
 use super::set::SETS;
+use crate::link::Pair;
 use crate::socket::Locked;
 
 /// Tells the peer, by our wait word, in which group to log what happens to a
@@ -74,6 +75,11 @@ fn change_word(socket: &Locked) -> Option<u32> {
     let wait = &pair.own.face.wait;
     wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change)
         .ok()
+}
+
+/// Whether the peer is told to log in this group already.
+pub(super) fn is_said(pair: &Pair, group: u32) -> bool {
+    pair.own.face.wait.load(Ordering::Relaxed) & slot::WATCH_MASK == said(group)
 }
 
 /// The bits that name a group.

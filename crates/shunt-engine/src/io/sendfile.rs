@@ -53,7 +53,7 @@ unsafe fn send_file(conn: &Conn, input: c_int, offset: *mut off_t, count: size_t
         // SAFETY: the position of the file counts.
         return unsafe { send_file_at(conn, input, ptr::null_mut(), count) };
     }
-    if !sys::is_readable(offset) {
+    if (offset as usize) < 4096 || !signal::may_read(offset, 1) {
         return Outcome::Kernel;
     }
     // SAFETY: readable, as we have just seen.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
+use shunt_shm::atomic::full;
 use shunt_shm::slot;
 
 mod seen;
@@ -124,6 +125,9 @@ fn share_attached(socket: &'static Socket) {
         }
         let forked = &pair.own.options.forked;
         forked.store(slot::SHARED, Ordering::Release);
+        // In this order: what is noted after this look is seen by a look at that word.
+        full();
+        socket.settings.tell_cork(socket.fd());
     }
 }
 

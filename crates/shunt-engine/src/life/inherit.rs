@@ -29,6 +29,7 @@ pub(crate) fn to_kernel(fd: c_int, reason: Reason) {
 }
 
 fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
+    socket.settings.tell_cork(fd);
     if reason == Reason::Inherited && upgrade::share_with_program(socket) {
         return;
     }

@@ -3,12 +3,15 @@
 //! The kernel sets each option on the base socket, and answers for it. Here is what the rings must know of options
 //! ([`setsockopt`]), and which ones only the kernel can honour, so that the connection goes back to TCP
 //! ([`needs_kernel`]). All others change nothing in a ring: it holds nothing back, whatever `TCP_NODELAY` and `TCP_CORK`
-//! say; `SO_KEEPALIVE` and `TCP_USER_TIMEOUT` are the base socket's affair; and `TCP_INFO` counts what went by TCP.
+//! say (the latter is told to the kernel only where somebody may ask it); `SO_KEEPALIVE` and `TCP_USER_TIMEOUT` are the base
+//! socket's affair; and `TCP_INFO` counts what went by TCP.
 
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
+use shunt_shm::atomic::full;
+use shunt_shm::slot;
 
 use super::inherit::give_up;
 use super::{after_dup, make_room};
@@ -248,6 +251,9 @@ pub(super) fn learn(socket: &Socket, fd: c_int) {
         .settings
         .tells_left
         .store(left == Ok(1), Ordering::Relaxed);
+    if sys::getsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_CORK) != Ok(0) {
+        socket.settings.tell_cork(fd);
+    }
 }
 
 /// A `recvmsg` with room for control data: the kernel alone knows when bytes come.
@@ -311,6 +317,7 @@ pub unsafe fn setsockopt(
             let told_by = if on == 0 { 0 } else { name };
             socket.settings.tells_time.store(told_by, Ordering::Relaxed);
         }
+        (libc::IPPROTO_TCP, libc::TCP_CORK, Some(_)) => return cork(socket, fd),
         (libc::IPPROTO_TCP, libc::TCP_INQ, Some(on @ 0..=1)) => {
             socket.settings.tells_left.store(on != 0, Ordering::Relaxed);
         }
@@ -382,6 +389,24 @@ fn note_send_buffer(socket: &'static Socket, fd: c_int, bytes: c_int) {
     }
 }
 
+/// `TCP_CORK`, which has been noted: while the process has the connection alone, and sends by its ring, the kernel need not know.
+fn cork(socket: &'static Socket, fd: c_int) -> Outcome {
+    let is_apart = |conn: Conn| {
+        conn.is_on_ring() && conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::UNFORKED
+    };
+    let is_free = thread::owns_memory() && Conn::new(socket, fd).is_some_and(is_apart);
+    if !is_free {
+        socket.settings.tell_cork(fd);
+    }
+    // Behind the note: who tells the kernel looks at that afterwards.
+    full();
+    if socket.settings.keeps_cork() {
+        Outcome::Done(0)
+    } else {
+        Outcome::Kernel
+    }
+}
+
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO`.
 fn note_timeout(socket: &Socket, name: c_int, time: &libc::timeval) {
     socket
@@ -413,6 +438,12 @@ pub unsafe fn getsockopt(
         (libc::SOL_SOCKET, libc::SO_ERROR) => unsafe { socket_error(fd, value, length) },
         (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) => {
             give_up(fd, Reason::SocketOption);
+            Outcome::Kernel
+        }
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+            if let Some(socket) = Socket::of(fd) {
+                socket.settings.tell_cork(fd);
+            }
             Outcome::Kernel
         }
         _ => Outcome::Kernel,

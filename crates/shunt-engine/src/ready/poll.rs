@@ -1,6 +1,6 @@
 //! `poll`.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 
@@ -104,6 +104,8 @@ pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
 fn look_at(fds: &mut [pollfd], heard: &[pollfd], now: u64) -> (usize, bool) {
     /// Ticks, about 600 µs.
     const SELDOM: u64 = 3 << 19;
+    /// All threads together ask no more often than this (ticks, about 170 µs): each of many connections is asked for more rarely.
+    const PAUSE: u64 = 1 << 19;
     let (mut found, mut is_due) = (0, false);
     for (i, one) in fds.iter_mut().enumerate() {
         if let Some(conn) = Conn::of(one.fd) {
@@ -115,12 +117,17 @@ fn look_at(fds: &mut [pollfd], heard: &[pollfd], now: u64) -> (usize, bool) {
             is_due |= now.wrapping_sub(polled_at) > SELDOM;
         }
     }
-    (found, is_due)
+    let asked_at = ASKED_AT.load(Ordering::Relaxed);
+    (found, is_due && now.wrapping_sub(asked_at) > PAUSE)
 }
+
+/// When a call has last asked the kernel although it had found something (ticks).
+static ASKED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Looks at everything once more, with what the kernel tells of the base sockets; how many are ready.
 #[cold]
 fn look_once_more(fds: &mut [pollfd], scratch: &mut Scratch, now: u64) -> usize {
+    ASKED_AT.store(now, Ordering::Relaxed);
     let bases = &mut scratch.fds[..fds.len()];
     for (to, from) in bases.iter_mut().zip(fds.iter()) {
         if let Some(conn) = Conn::of(from.fd) {

@@ -260,7 +260,7 @@ pub(super) fn set_up(socket: &Socket, fd: c_int, nonblock: bool, set: u32) {
         let flags = libc::O_RDWR | if nonblock { libc::O_NONBLOCK } else { 0 };
         let _ = sys::fcntl(fd, libc::F_SETFL, flags as usize);
     }
-    let differ = socket.settings.on.swap(set, o) ^ set;
+    let differ = socket.settings.set_anew(set);
     for (bit, (level, name)) in RESTORED.into_iter().enumerate() {
         if differ >> bit & 1 != 0 {
             let on = (set >> bit & 1) as c_int;

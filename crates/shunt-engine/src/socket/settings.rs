@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 
 use libc::c_int;
 
+use crate::sys;
+
 /// Options that are on or off, and that a base socket which is used again can be told.
 pub(crate) const RESTORED: [(c_int, c_int); 4] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
@@ -13,6 +15,9 @@ pub(crate) const RESTORED: [(c_int, c_int); 4] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
 ];
+
+/// `TCP_CORK` among them.
+const CORK: u32 = 1 << 1;
 
 /// The options that tell how `SO_KEEPALIVE` works. A base socket that is used again gets back the values that it had
 /// before the program set them.
@@ -42,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) tells_left: AtomicBool,
     /// Which of the options are on that a connection put aside can be told anew ([`RESTORED`]), a bit each.
     pub(crate) on: AtomicU32,
+    /// The kernel may have been told of `TCP_CORK`, and so it is at once whenever that changes ([`Settings::keeps_cork`]).
+    tells_cork: AtomicBool,
     /// Of a connection, what it had of [`KEEPALIVE`] before the program set that; 0: it has not.
     pub(crate) keepalive: [AtomicI32; 3],
     /// Some other option has been set, so that nobody knows whether the socket is like a new one.
@@ -65,6 +72,7 @@ impl Settings {
         self.tells_time.store(0, o);
         self.needs_kernel.store(false, o);
         self.on.store(0, o);
+        self.tells_cork.store(false, o);
         self.keepalive.iter().for_each(|before| before.store(0, o));
         self.is_odd.store(false, o);
     }
@@ -88,6 +96,27 @@ impl Settings {
         }
     }
 
+    /// Whether `TCP_CORK` need not be told to the kernel on a connection that sends by its ring, which holds nothing back. (A server
+    /// that corks sets and unsets it for each answer.)
+    pub(crate) fn keeps_cork(&self) -> bool {
+        !self.tells_cork.load(Ordering::Relaxed)
+    }
+
+    /// The kernel or another process is about to answer for the socket that `fd` names: from now on the kernel is told of `TCP_CORK`.
+    pub(crate) fn tell_cork(&self, fd: c_int) {
+        let is_kept = self.keeps_cork() && !self.tells_cork.swap(true, Ordering::SeqCst);
+        if is_kept && self.on.load(Ordering::SeqCst) & CORK != 0 {
+            let _ = sys::setsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &1);
+        }
+    }
+
+    /// Another connection gets the base socket, with these of [`RESTORED`]. Returns those of which the kernel has to be told.
+    pub(crate) fn set_anew(&self, on: u32) -> u32 {
+        let untold = if self.keeps_cork() { CORK } else { 0 };
+        self.tells_cork.store(on & CORK != 0, Ordering::Relaxed);
+        (self.on.swap(on, Ordering::Relaxed) & !untold) ^ on
+    }
+
     /// What an accepted socket has from its listener, beside what the kernel tells; or one that is connected anew from before.
     pub(crate) fn inherit(&self, listener: &Self) {
         let o = Ordering::Relaxed;
@@ -98,6 +127,8 @@ impl Settings {
         copy(&self.tells_left, &listener.tells_left);
         self.tells_time.store(listener.tells_time.load(o), o);
         self.on.store(listener.on.load(o), o);
+        let corks = !listener.keeps_cork() || listener.on.load(o) & CORK != 0;
+        self.tells_cork.store(corks, o);
         copy(&self.is_odd, &listener.is_odd);
         self.sndbuf.store(listener.sndbuf.load(o), o);
     }

@@ -190,6 +190,7 @@ fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
             end_ring(conn, offset);
         }
     }
+    conn.socket.settings.tell_cork(conn.fd);
     conn.socket.set_reason(reason);
     conn.socket.note_downgrade();
     false
