@@ -732,6 +732,66 @@ static void corked_conversation(struct end *e)
     say(e, "%d bad", bad);
 }
 
+static void cork(struct end *e, int on)
+{
+    T(setsockopt(FD, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+}
+
+static int is_corked(int fd)
+{
+    int value = -1;
+    socklen_t n = sizeof value;
+    return getsockopt(fd, IPPROTO_TCP, TCP_CORK, &value, &n) ? -errno : value;
+}
+
+// Whoever asks learns whether the socket is corked, and is told the truth by whoever has changed it.
+static void corked_for_others(struct end *e)
+{
+    char buf[16];
+    AT(C) {
+        for (int i = 0; i < 3; i++) {
+            cork(e, 1);
+            T(send(FD, "ab", 2, 0));
+            cork(e, 0);
+        }
+        cork(e, 1);
+        pid_t pid = MUST(fork());
+        if (pid == 0) {
+            int corked = is_corked(FD), off = 0;
+            setsockopt(FD, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+            _exit(corked);
+        }
+        int status;
+        MUST(waitpid(pid, &status, 0));
+        say(e, "child %d parent %d", WEXITSTATUS(status), is_corked(FD));
+        for (int i = 0; i < 3; i++) {
+            cork(e, 1);
+            if (i == 1)
+                say(e, "%d", is_corked(FD));
+            cork(e, 0);
+            say(e, "%d", is_corked(FD));
+        }
+        cork(e, 1);
+        pid = vfork();
+        if (pid == 0)
+            _exit(is_corked(FD));
+        MUST(waitpid(pid, &status, 0));
+        say(e, "child of vfork %d", WEXITSTATUS(status));
+        T(send(FD, "cd", 2, 0));
+        // A stream is the kernel's, and so is the socket from then on.
+        FILE *out = fdopen(MUST(dup(FD)), "w");
+        say(e, "%d", is_corked(FD));
+        T(fputs("ef", out) >= 0);
+        T(fflush(out));
+        cork(e, 0);
+        fclose(out);
+    }
+    AT(S) {
+        T(get(FD, buf, 10));
+        say(e, "%.10s", buf);
+    }
+}
+
 static void small_buffers(struct end *e)
 {
     const size_t n = 1 << 20;
@@ -909,6 +969,6 @@ DIFF_MAIN(CASE(copies, ALL | COLD), CASE(copies_that_are_refused, COLD), CASE(me
           CASE(marks_a_range, SPLIT), CASE(only_connection_left, SPLIT | COLD),
           CASE(socket_at_lost_number, SPLIT), CASE(connection_at_lost_number, SPLIT), CASE(kind, ALL | COLD),
           CASE(refusals, COLD), CASE(cloexec, COLD), CASE(file_after_socket, COLD), CASE(counts, ALL | COLD),
-          CASE(counts_large, 0), CASE(options, ALL | COLD), CASE(corked, COLD), CASE(corked_conversation, TWO | COLD),
+          CASE(counts_large, 0), CASE(options, ALL | COLD), CASE(corked, COLD), CASE(corked_conversation, TWO | COLD), CASE(corked_for_others, COLD),
           CASE(small_buffers, TWO | COLD), CASE(ancillary, COLD),
           CASE(asynchronous, COLD), CASE(asynchronous_drained, COLD), CASE(options_of_the_kernel, COLD))

@@ -80,8 +80,7 @@ fn settle(
     fd: c_int,
     operation: c_int,
 ) -> bool {
-    let (Some(conn), &[(place, index)]) =
-        (Conn::attached(socket.socket, fd), &socket.places()[..])
+    let (Some(conn), &[(place, index)]) = (Conn::attached(socket.socket, fd), &socket.places()[..])
     else {
         return false;
     };

@@ -317,7 +317,7 @@ pub unsafe fn setsockopt(
             let told_by = if on == 0 { 0 } else { name };
             socket.settings.tells_time.store(told_by, Ordering::Relaxed);
         }
-        (libc::IPPROTO_TCP, libc::TCP_CORK, Some(_)) => return cork(socket, fd),
+        (libc::IPPROTO_TCP, libc::TCP_CORK, Some(on)) => return cork(socket, fd, on != 0),
         (libc::IPPROTO_TCP, libc::TCP_INQ, Some(on @ 0..=1)) => {
             socket.settings.tells_left.store(on != 0, Ordering::Relaxed);
         }
@@ -390,17 +390,33 @@ fn note_send_buffer(socket: &'static Socket, fd: c_int, bytes: c_int) {
 }
 
 /// `TCP_CORK`, which has been noted: while the process has the connection alone, and sends by its ring, the kernel need not know.
-fn cork(socket: &'static Socket, fd: c_int) -> Outcome {
+fn cork(socket: &'static Socket, fd: c_int, on: bool) -> Outcome {
+    let settings = &socket.settings;
     let is_apart = |conn: Conn| {
         conn.is_on_ring() && conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::UNFORKED
     };
-    let is_free = thread::owns_memory() && Conn::new(socket, fd).is_some_and(is_apart);
-    if !is_free {
-        socket.settings.tell_cork(fd);
+    let is_free = || thread::owns_memory() && Conn::new(socket, fd).is_some_and(is_apart);
+    if !settings.keeps_cork() && is_free() {
+        // Other threads change nothing meanwhile that the kernel knows.
+        let Some(_locked) = socket.lock() else {
+            return Outcome::Kernel;
+        };
+        let asked = sys::getsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_CORK);
+        if !on || asked != Ok(0) {
+            let value = c_int::from(on);
+            return match sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &value) {
+                Ok(_) => Outcome::Done(0),
+                Err(errno) => Outcome::Fail(errno),
+            };
+        }
+        settings.keep_cork();
     }
     // Behind the note: who tells the kernel looks at that afterwards.
     full();
-    if socket.settings.keeps_cork() {
+    if !is_free() {
+        settings.tell_cork(fd);
+    }
+    if settings.keeps_cork() {
         Outcome::Done(0)
     } else {
         Outcome::Kernel

@@ -102,6 +102,11 @@ impl Settings {
         !self.tells_cork.load(Ordering::Relaxed)
     }
 
+    /// The kernel has it off, and is not told from now on.
+    pub(crate) fn keep_cork(&self) {
+        self.tells_cork.store(false, Ordering::SeqCst);
+    }
+
     /// The kernel or another process is about to answer for the socket that `fd` names: from now on the kernel is told of `TCP_CORK`.
     pub(crate) fn tell_cork(&self, fd: c_int) {
         let is_kept = self.keeps_cork() && !self.tells_cork.swap(true, Ordering::SeqCst);
