@@ -328,19 +328,23 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         if item.inactive || wanted(item.events) == 0 {
             continue;
         }
-        let look = std::mem::take(&mut item.look);
         let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
+            item.look = false;
             continue;
         };
-        let end = item.end;
-        if (item.polled || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
-            // Noted before the look at what is there: an edge too many does less harm than one too few.
-            item.end = stream::end_of_stream(&conn);
+        let (look, end) = (item.look, item.end);
+        let is_edge = item.events & libc::EPOLLET as u32 != 0;
+        // Noted before the look at what is there: an edge too many does less harm than one too few.
+        let now_end = is_edge.then(|| stream::end_of_stream(&conn));
+        if item.polled || item.outside {
+            item.end = now_end.unwrap_or(end);
         }
         // Before the look: what is asked for after it is not told yet.
         let asked_at = conn.asked_at();
         let mask = stream::mask(&conn, wanted(item.events), look) & wanted(item.events);
-        if mask == 0 {
+        let is_old = mask == 0 || item.is_old_edge(&conn, mask);
+        item.look = false;
+        if is_old {
             continue;
         }
         let event = epoll_event {
@@ -355,12 +359,13 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
             break;
         }
         found += 1;
+        item.told_end = now_end.filter(|_| !look);
         if mask & ROOM != 0 {
             item.room_told = asked_at;
         }
         if one_shot {
             item.events &= FLAGS;
-        } else if item.events & libc::EPOLLET as u32 == 0 {
+        } else if !is_edge {
             // Level-triggered: asked again by the next wait.
             item.look = look && mask & !(libc::EPOLLIN | libc::EPOLLOUT) as u32 != 0;
             (item.queued, item.listed) = (true, true);

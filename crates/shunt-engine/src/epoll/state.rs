@@ -5,6 +5,7 @@ use shunt_shm::wake::Log;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use super::room_asked::ROOM;
 use super::wanted;
 use crate::link::Link;
 use crate::socket::Socket;
@@ -48,6 +49,9 @@ pub(super) struct Item {
     pub(super) idle_news: u32,
     /// The kernel has news about its socket.
     pub(super) look: bool,
+    /// If it wants edges: the end of the stream when it was last told of bytes, and of nothing that the kernel knows. `None`: it was
+    /// not since its registration was made or changed.
+    pub(super) told_end: Option<u64>,
     /// [`Conn::asked_at`](crate::stream::Conn::asked_at) when it was last told of room.
     pub(super) room_told: u64,
     /// Added or modified since the kernel's set was last asked for all it has.
@@ -72,6 +76,17 @@ impl Item {
         [self.fd, self.socket.fd()]
             .into_iter()
             .find(|&fd| self.is_at(fd))
+    }
+
+    /// Whether these events are no news to who wants edges: no byte has come since the last report, and room was not asked for. (A peer
+    /// that changes its way writes the log, too.)
+    pub(super) fn is_old_edge(&self, conn: &Conn, mask: u32) -> bool {
+        const LEVELS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32 | ROOM;
+        self.events & libc::EPOLLET as u32 != 0
+            && !self.look
+            && mask & !LEVELS == 0
+            && self.told_end == Some(stream::end_of_stream(conn))
+            && (mask & ROOM == 0 || self.room_told == conn.asked_at())
     }
 
     fn is_at(&self, fd: c_int) -> bool {
@@ -191,7 +206,8 @@ impl State {
             let Some(conn) = conn else {
                 return false;
             };
-            stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
+            let mask = stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events);
+            mask != 0 && !item.is_old_edge(&conn, mask)
         })
     }
 
@@ -248,6 +264,7 @@ impl State {
             odd: false,
             idle_news: 0,
             look: false,
+            told_end: None,
             room_told: 0,
             armed: true,
             put_off: 0,
