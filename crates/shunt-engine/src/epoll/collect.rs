@@ -8,10 +8,9 @@ use shunt_shm::wake::Entry as LogEntry;
 use super::inner::{hear_inner, take_foreign, take_inner, take_inner_with};
 use super::limit::Limit;
 use super::room::Room;
-use super::room_asked::ROOM;
 use super::set::Set;
 use super::state::{Follow, State};
-use super::{FLAGS, base_events, outside, polled, wanted};
+use super::{FLAGS, ROOM, base_events, outside, polled, wanted};
 use crate::stream::{self, Conn};
 use crate::sys;
 
@@ -334,15 +333,19 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         };
         let (look, end) = (item.look, item.end);
         let is_edge = item.events & libc::EPOLLET as u32 != 0;
-        // Noted before the look at what is there: an edge too many does less harm than one too few.
-        let now_end = is_edge.then(|| stream::end_of_stream(&conn));
+        let now_end = if is_edge {
+            // Noted before the look at what is there: an edge too many does less harm than one too few.
+            stream::end_of_stream(&conn)
+        } else {
+            end
+        };
         if item.polled || item.outside {
-            item.end = now_end.unwrap_or(end);
+            item.end = now_end;
         }
         // Before the look: what is asked for after it is not told yet.
         let asked_at = conn.asked_at();
         let mask = stream::mask(&conn, wanted(item.events), look) & wanted(item.events);
-        let is_old = mask == 0 || item.is_old_edge(&conn, mask);
+        let is_old = mask == 0 || is_edge && item.is_old_edge(&conn, mask);
         item.look = false;
         if is_old {
             continue;
@@ -359,7 +362,9 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
             break;
         }
         found += 1;
-        item.told_end = now_end.filter(|_| !look);
+        if is_edge {
+            item.told_end = (!look).then_some(now_end);
+        }
         if mask & ROOM != 0 {
             item.room_told = asked_at;
         }

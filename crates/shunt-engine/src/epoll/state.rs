@@ -5,8 +5,7 @@ use shunt_shm::wake::Log;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use super::room_asked::ROOM;
-use super::wanted;
+use super::{ROOM, wanted};
 use crate::link::Link;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
@@ -78,14 +77,14 @@ impl Item {
             .find(|&fd| self.is_at(fd))
     }
 
-    /// Whether these events are no news to who wants edges: no byte has come since the last report, and room was not asked for. (A peer
-    /// that changes its way writes the log, too.)
+    /// Whether these events are no news to this item, if it wants edges: no byte has come since the last report, and room was not
+    /// asked for. (A peer that changes its way writes the log, too.)
+    #[inline(never)]
     pub(super) fn is_old_edge(&self, conn: &Conn, mask: u32) -> bool {
         const LEVELS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32 | ROOM;
-        self.events & libc::EPOLLET as u32 != 0
-            && !self.look
+        !self.look
             && mask & !LEVELS == 0
-            && self.told_end == Some(stream::end_of_stream(conn))
+            && self.told_end.is_some_and(|end| !stream::is_past(conn, end))
             && (mask & ROOM == 0 || self.room_told == conn.asked_at())
     }
 
