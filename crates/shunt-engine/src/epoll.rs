@@ -64,9 +64,6 @@ pub(crate) use user::User;
 const FLAGS: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 
-/// What a registration for room asks for.
-const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-
 /// Events that each registration asks for, whether the program has named them or not, as in the
 /// kernel. (One that is one-shot and used up asks for none.)
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;

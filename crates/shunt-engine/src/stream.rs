@@ -78,7 +78,7 @@ pub(crate) use send::{AT_ONCE, asked, send, send_in};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use stand_in::stand_in_for_ended_peer;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
-pub(crate) use usual::{end_of_stream, has_begun, is_as_usual, is_past, leaves_ring, may_be};
+pub(crate) use usual::{end_of_stream, has_begun, is_as_usual, leaves_ring, may_be};
 pub(crate) use wait::{
     SELDOM, Stay, TURN, asleep, awake, foresee_sleep, has_time_limit, interrupted, say_again, turn,
 };

@@ -8,9 +8,10 @@ use shunt_shm::wake::Entry as LogEntry;
 use super::inner::{hear_inner, take_foreign, take_inner, take_inner_with};
 use super::limit::Limit;
 use super::room::Room;
+use super::room_asked::ROOM;
 use super::set::Set;
 use super::state::{Follow, State};
-use super::{FLAGS, ROOM, base_events, outside, polled, wanted};
+use super::{FLAGS, base_events, outside, polled, wanted};
 use crate::stream::{self, Conn};
 use crate::sys;
 
@@ -327,27 +328,19 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         if item.inactive || wanted(item.events) == 0 {
             continue;
         }
+        let look = std::mem::take(&mut item.look);
         let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
-            item.look = false;
             continue;
         };
-        let (look, end) = (item.look, item.end);
-        let is_edge = item.events & libc::EPOLLET as u32 != 0;
-        let now_end = if is_edge {
+        let end = item.end;
+        if (item.polled || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
             // Noted before the look at what is there: an edge too many does less harm than one too few.
-            stream::end_of_stream(&conn)
-        } else {
-            end
-        };
-        if item.polled || item.outside {
-            item.end = now_end;
+            item.end = stream::end_of_stream(&conn);
         }
         // Before the look: what is asked for after it is not told yet.
         let asked_at = conn.asked_at();
         let mask = stream::mask(&conn, wanted(item.events), look) & wanted(item.events);
-        let is_old = mask == 0 || is_edge && item.is_old_edge(&conn, mask);
-        item.look = false;
-        if is_old {
+        if mask == 0 {
             continue;
         }
         let event = epoll_event {
@@ -362,15 +355,12 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
             break;
         }
         found += 1;
-        if is_edge {
-            item.told_end = (!look).then_some(now_end);
-        }
         if mask & ROOM != 0 {
             item.room_told = asked_at;
         }
         if one_shot {
             item.events &= FLAGS;
-        } else if !is_edge {
+        } else if item.events & libc::EPOLLET as u32 == 0 {
             // Level-triggered: asked again by the next wait.
             item.look = look && mask & !(libc::EPOLLIN | libc::EPOLLOUT) as u32 != 0;
             (item.queued, item.listed) = (true, true);

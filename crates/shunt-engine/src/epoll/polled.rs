@@ -21,10 +21,11 @@ use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
 use super::room::Room;
+use super::room_asked::ROOM;
 use super::set::Set;
 use super::state::{Item, State};
 use super::watch::say_watched;
-use super::{FLAGS, ROOM, wanted};
+use super::{FLAGS, wanted};
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 

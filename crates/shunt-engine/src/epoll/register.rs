@@ -155,7 +155,7 @@ fn add(
         if stays && event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
             let item = &mut state.items[index as usize];
             (item.inactive, item.idle_news) = (false, 0);
-            (item.events, item.data, item.told_end) = (event.events, event.u64, None);
+            (item.events, item.data) = (event.events, event.u64);
             if base_events::follow(set, state, index).is_ok() {
                 return Ok(());
             }
@@ -228,7 +228,7 @@ fn modify(
         return Err(errno);
     }
     let item = &mut state.items[index as usize];
-    (item.data, item.armed, item.told_end) = (event.u64, true, None);
+    (item.data, item.armed) = (event.u64, true);
     Ok(())
 }
 

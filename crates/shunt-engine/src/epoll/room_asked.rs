@@ -8,9 +8,12 @@ use std::sync::atomic::Ordering;
 
 use super::set::Set;
 use super::state::{Item, State};
-use super::{ROOM, wanted};
+use super::wanted;
 use crate::stream::{self, Conn, SELDOM};
 use crate::sys;
+
+/// What a registration for room asks for.
+pub(super) const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
 impl Set {
     /// Whether a connection of this process has asked for room since there was none in this set that waits for it.

@@ -5,7 +5,7 @@ use shunt_shm::wake::Log;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use super::{ROOM, wanted};
+use super::wanted;
 use crate::link::Link;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
@@ -48,9 +48,6 @@ pub(super) struct Item {
     pub(super) idle_news: u32,
     /// The kernel has news about its socket.
     pub(super) look: bool,
-    /// If it wants edges: the end of the stream when it was last told of bytes, and of nothing that the kernel knows. `None`: it was
-    /// not since its registration was made or changed.
-    pub(super) told_end: Option<u64>,
     /// [`Conn::asked_at`](crate::stream::Conn::asked_at) when it was last told of room.
     pub(super) room_told: u64,
     /// Added or modified since the kernel's set was last asked for all it has.
@@ -75,17 +72,6 @@ impl Item {
         [self.fd, self.socket.fd()]
             .into_iter()
             .find(|&fd| self.is_at(fd))
-    }
-
-    /// Whether these events are no news to this item, if it wants edges: no byte has come since the last report, and room was not
-    /// asked for. (A peer that changes its way writes the log, too.)
-    #[inline(never)]
-    pub(super) fn is_old_edge(&self, conn: &Conn, mask: u32) -> bool {
-        const LEVELS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32 | ROOM;
-        !self.look
-            && mask & !LEVELS == 0
-            && self.told_end.is_some_and(|end| !stream::is_past(conn, end))
-            && (mask & ROOM == 0 || self.room_told == conn.asked_at())
     }
 
     fn is_at(&self, fd: c_int) -> bool {
@@ -205,8 +191,7 @@ impl State {
             let Some(conn) = conn else {
                 return false;
             };
-            let mask = stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events);
-            mask != 0 && !item.is_old_edge(&conn, mask)
+            stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
         })
     }
 
@@ -263,7 +248,6 @@ impl State {
             odd: false,
             idle_news: 0,
             look: false,
-            told_end: None,
             room_told: 0,
             armed: true,
             put_off: 0,

@@ -34,11 +34,6 @@ pub(crate) fn end_of_stream(conn: &Conn) -> u64 {
     }
 }
 
-/// Whether bytes have come in the ring behind that [end of the stream](end_of_stream).
-pub(crate) fn is_past(conn: &Conn, end: u64) -> bool {
-    conn.consumer().is_past(end)
-}
-
 /// Whether the peer has begun this life of the slot, so that its ring says something.
 pub(crate) fn has_begun(conn: &Conn) -> bool {
     conn.pair.peer_state() & slot::READY != 0

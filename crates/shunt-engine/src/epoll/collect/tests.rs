@@ -204,39 +204,6 @@ fn an_edge_is_told_once_and_again_when_more_comes() {
 }
 
 #[test]
-fn an_edge_is_not_told_again_for_a_log_entry_that_says_nothing_new() {
-    for events in [libc::EPOLLIN, libc::EPOLLIN | libc::EPOLLOUT] {
-        let watched = Watched::empty();
-        let added = watched.change(libc::EPOLL_CTL_ADD, events | libc::EPOLLET);
-        assert_eq!(added, Outcome::Done(0));
-        watched.wait();
-        let log_once_more = || {
-            let socket = watched.ends.sockets[1].index();
-            watched.set.with(|state| state.enqueue_socket(socket));
-        };
-        watched.ends.send(b"bytes");
-        assert_eq!(watched.wait().len(), 1);
-        log_once_more();
-        assert!(!has_some(watched.set));
-        assert!(watched.wait().is_empty());
-        // More bytes are news, and so is whatever is there to who changes its registration.
-        watched.ends.send(b"more");
-        assert_eq!(watched.wait().len(), 1);
-        let armed = watched.change(libc::EPOLL_CTL_MOD, events | libc::EPOLLET);
-        assert_eq!(armed, Outcome::Done(0));
-        assert_eq!(watched.wait().len(), 1);
-        // So is room for which the program has asked.
-        while let Outcome::Done(_) = watched.answer(1 << 12) {}
-        let is_told = |told: Vec<(u32, u64)>| told.iter().any(|&(mask, _)| mask & ROOM != 0);
-        assert!(!is_told(watched.wait()));
-        while let Outcome::Done(_) = watched.take_answer() {}
-        assert_eq!(is_told(watched.wait()), events & libc::EPOLLOUT != 0);
-        log_once_more();
-        assert!(watched.wait().is_empty());
-    }
-}
-
-#[test]
 fn an_edge_of_a_new_member_is_told_once_whenever_the_kernel_is_asked() {
     let watched = Watched::with(libc::EPOLLIN | libc::EPOLLET);
     watched.ends.send(b"bytes");
