@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{SIG_ERR, c_int, sighandler_t};
 
-pub(crate) use guard::{guard_copies, may_mask, may_read, may_write, put, put_time};
+pub(crate) use guard::{guard_copies, is_guarded, may_mask, may_read, may_write, put, put_time};
 
 pub use handlers::Next;
 pub(crate) use handlers::after_fork_child;

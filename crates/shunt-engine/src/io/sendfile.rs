@@ -53,7 +53,11 @@ unsafe fn send_file(conn: &Conn, input: c_int, offset: *mut off_t, count: size_t
         // SAFETY: the position of the file counts.
         return unsafe { send_file_at(conn, input, ptr::null_mut(), count) };
     }
-    if (offset as usize) < 4096 || !signal::may_read(offset, 1) {
+    let is_there = match signal::is_guarded() {
+        true => offset as usize >= 4096 && signal::may_read(offset, 1),
+        false => sys::is_readable(offset),
+    };
+    if !is_there {
         return Outcome::Kernel;
     }
     // SAFETY: readable, as we have just seen.

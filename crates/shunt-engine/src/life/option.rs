@@ -456,7 +456,8 @@ pub unsafe fn getsockopt(
             give_up(fd, Reason::SocketOption);
             Outcome::Kernel
         }
-        (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+        // (A `vfork` child may have something else at that number.)
+        (libc::IPPROTO_TCP, libc::TCP_CORK) if thread::owns_memory() => {
             if let Some(socket) = Socket::of(fd) {
                 socket.settings.tell_cork(fd);
             }

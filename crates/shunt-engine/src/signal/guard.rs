@@ -55,7 +55,7 @@ pub(super) fn guards(signal: c_int) -> bool {
 /// Whether faults of copies are guarded. Where they cannot be, nobody can tell what is there, and
 /// everything is taken to be.
 #[inline]
-fn is_ready() -> bool {
+pub(crate) fn is_guarded() -> bool {
     if !READY.load(Ordering::Acquire) {
         guard_copies();
     }
@@ -65,7 +65,7 @@ fn is_ready() -> bool {
 /// Whether `count` structures of the program's can be read.
 #[inline]
 pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
-    !is_ready() || shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))
+    !is_guarded() || shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))
 }
 
 /// Whether a byte of the program's can be written.
@@ -75,7 +75,7 @@ pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
 #[inline]
 pub(crate) unsafe fn may_write(at: *mut u8) -> bool {
     // SAFETY: the caller's promise.
-    !is_ready() || unsafe { shunt_shm::copy::is_writable(at) }
+    !is_guarded() || unsafe { shunt_shm::copy::is_writable(at) }
 }
 
 /// Whether there is a mask of signals that the kernel would take, or none.

@@ -89,10 +89,11 @@ impl Settings {
             self.is_odd.store(true, Ordering::Relaxed);
             return;
         };
+        // Before the kernel is told: `tell_cork` looks at it behind its own word to the kernel.
         if number == 0 {
-            self.on.fetch_and(!(1 << known), Ordering::Relaxed);
+            self.on.fetch_and(!(1 << known), Ordering::SeqCst);
         } else {
-            self.on.fetch_or(1 << known, Ordering::Relaxed);
+            self.on.fetch_or(1 << known, Ordering::SeqCst);
         }
     }
 
@@ -110,8 +111,16 @@ impl Settings {
     /// The kernel or another process is about to answer for the socket that `fd` names: from now on the kernel is told of `TCP_CORK`.
     pub(crate) fn tell_cork(&self, fd: c_int) {
         let is_kept = self.keeps_cork() && !self.tells_cork.swap(true, Ordering::SeqCst);
-        if is_kept && self.on.load(Ordering::SeqCst) & CORK != 0 {
-            let _ = sys::setsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &1);
+        let is_on = || self.on.load(Ordering::SeqCst) & CORK != 0;
+        let tell = |on: c_int| {
+            let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &on);
+        };
+        if is_kept && is_on() {
+            tell(1);
+            // Another thread may have told the kernel just before that it is off again.
+            if !is_on() {
+                tell(0);
+            }
         }
     }
 
