@@ -200,9 +200,36 @@ pub(crate) fn set_recycles(on: bool) {
 /// that likely, a test has this thread pause at one in [`HESITANT`] of these steps.
 #[inline]
 pub(crate) fn hesitate() {
+    #[cfg(test)]
+    meanwhile::act();
     let one_of = HESITANT.load(Ordering::Relaxed);
     if one_of != 0 {
         pause_at(one_of);
+    }
+}
+
+/// What a test has happen at the next step at which this thread would pause.
+#[cfg(test)]
+pub(crate) mod meanwhile {
+    use std::cell::Cell;
+
+    thread_local! {
+        static NEXT: Cell<Option<fn()>> = const { Cell::new(None) };
+    }
+
+    pub(crate) fn set(action: fn()) {
+        NEXT.set(Some(action));
+    }
+
+    /// Whether it has happened.
+    pub(crate) fn is_over() -> bool {
+        NEXT.get().is_none()
+    }
+
+    pub(super) fn act() {
+        if let Some(action) = NEXT.take() {
+            action();
+        }
     }
 }
 

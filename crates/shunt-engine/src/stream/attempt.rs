@@ -83,20 +83,24 @@ impl Attempts {
         } else {
             stay.seen.get()
         };
-        // The kernel hands out what has come before it looks at a signal: then the call has a part, and does not begin anew.
-        let begins_anew = || !has_part && seen.any_since() && !has_come(program, want);
-        if begins_anew() {
+        // From here on no handler goes unnoticed until the call sleeps.
+        let looked = seen.before_sleep();
+        // The attempt has found nothing, so that what is received later comes after the handler.
+        if !has_part && seen.any_since() {
             stay.seen.set(seen.begun_anew());
         }
         // A handler that has run before ends a wait that has a time limit.
-        let waited = wait(program, want, &mut self.deadline, stay, seen)?;
+        let waited = wait(program, want, &mut self.deadline, stay, (seen, looked))?;
         if waited == Waited::Anew && has_part {
             return Err(libc::EINTR);
         }
-        if begins_anew() {
+        // The kernel hands out what has ended a sleep before it looks at a signal that has come meanwhile: then the call has a
+        // part, and does not begin anew.
+        let came_first = || waited == Waited::Woken && has_come(program, want);
+        if !has_part && seen.any_since() && !came_first() {
             stay.seen.set(seen.begun_anew());
         }
-        self.has_slept = waited == Waited::Enough;
+        self.has_slept = waited != Waited::Anew;
         Ok(())
     }
 
@@ -122,8 +126,11 @@ fn has_come(conn: &Conn, want: Want) -> bool {
 mod tests {
     use libc::{SO_RCVTIMEO, SOL_SOCKET, iovec, timeval};
 
+    use std::thread::JoinHandle;
+
     use super::*;
     use crate::both_ends::BothEnds;
+    use crate::config::meanwhile;
     use crate::stream::{receive_in, send};
     use crate::thread::signals;
 
@@ -164,11 +171,10 @@ mod tests {
         });
     }
 
-    #[test]
-    fn a_handler_after_which_the_call_begins_anew_does_not_end_it_behind_the_first_message() {
-        let ends = BothEnds::attached();
+    /// Another thread sends two bytes to the connecting end, each after a pause.
+    fn send_two_late(ends: &BothEnds) -> JoinHandle<()> {
         let fd = ends.fds[0];
-        let peer = std::thread::spawn(move || {
+        std::thread::spawn(move || {
             for _ in 0..2 {
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 let (conn, byte) = (Conn::of(fd).unwrap(), b"x");
@@ -179,12 +185,46 @@ mod tests {
                 // SAFETY: the byte is there.
                 assert_eq!(unsafe { send(&conn, &parts, 0) }, Outcome::Done(1));
             }
-        });
+        })
+    }
+
+    #[test]
+    fn a_handler_after_which_the_call_begins_anew_does_not_end_it_behind_the_first_message() {
+        let ends = BothEnds::attached();
+        let peer = send_two_late(&ends);
         Stay::during(|stay| {
             signals::count_one(true);
             assert_eq!(receive_one(&ends, stay, 0), Outcome::Done(1));
             assert_eq!(receive_one(&ends, stay, MSG_BEHIND), Outcome::Done(1));
         });
         peer.join().unwrap();
+    }
+
+    #[test]
+    fn nor_does_one_that_runs_when_the_call_has_looked_and_is_about_to_sleep() {
+        let ends = BothEnds::attached();
+        // On the ring: TCP has such a step before each look, too.
+        ends.send(b"x");
+        ends.receive::<1>();
+        let peer = send_two_late(&ends);
+        Stay::during(|stay| {
+            meanwhile::set(|| signals::count_one(true));
+            assert_eq!(receive_one(&ends, stay, 0), Outcome::Done(1));
+            assert!(meanwhile::is_over());
+            assert_eq!(receive_one(&ends, stay, MSG_BEHIND), Outcome::Done(1));
+        });
+        peer.join().unwrap();
+    }
+
+    #[test]
+    fn one_without_restart_ends_a_call_that_is_about_to_sleep() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        ends.receive::<1>();
+        Stay::during(|stay| {
+            meanwhile::set(|| signals::count_one(false));
+            assert_eq!(receive_one(&ends, stay, 0), Outcome::Fail(libc::EINTR));
+            assert!(meanwhile::is_over());
+        });
     }
 }

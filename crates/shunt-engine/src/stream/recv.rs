@@ -190,7 +190,7 @@ fn look(conn: &Conn, flags: c_int) -> Outcome {
 fn await_something(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
     let (seen, mut deadline) = (signals::now(), None);
     loop {
-        let waited = wait(conn, Want::Data, &mut deadline, stay, seen);
+        let waited = wait(conn, Want::Data, &mut deadline, stay, (seen, seen));
         if waited.is_err() || seen.any_since() {
             return Outcome::Done(0);
         }

@@ -292,7 +292,8 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
             // The kernel's own call, which has moved something, is in it already.
             Ok(Put::Full) if done > 0 && !stay.enter(conn) => break,
             Ok(Put::Full) => {
-                match wait(conn, Want::Room, &mut deadline, stay, seen) {
+                let looked = seen.before_sleep();
+                match wait(conn, Want::Room, &mut deadline, stay, (seen, looked)) {
                     // The kernel restarts no call that has moved something.
                     Ok(Waited::Anew) if done > 0 => break,
                     Ok(_) => {}

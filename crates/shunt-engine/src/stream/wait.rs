@@ -37,15 +37,18 @@ pub(crate) use stay::{Stay, interrupted};
 /// How a wait has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// What is waited for may have come.
+    /// What is waited for may have come, during a wait without sleep.
     Enough,
+    /// It may have come during a sleep, before any handler that has run since the wait began.
+    Woken,
     /// A signal handler has run, and the kernel's call would begin anew, with what other threads have
     /// set since (`O_NONBLOCK`).
     Anew,
 }
 
 /// Waits until `want` may have come. The caller holds no token, and looks again: where `stay`
-/// says that the connection is by then.
+/// says that the connection is by then. `seen`: the handlers that had run when the call began; `looked`: those that had run
+/// when the caller found that it has to wait. A later one ends the wait before it sleeps.
 ///
 /// # Errors
 /// `EINTR` where the kernel's call would give it; `EAGAIN` at the socket's own
@@ -55,7 +58,7 @@ pub(crate) fn wait(
     want: Want,
     deadline: &mut Deadline,
     stay: &Stay,
-    seen: Seen,
+    (seen, looked): (Seen, Seen),
 ) -> Result<Waited, Errno> {
     let way = conn.way_in();
     see_to_wishes();
@@ -65,7 +68,6 @@ pub(crate) fn wait(
     }
     spin::share_crowd(conn.pair.link);
     let mut spin = Spin::for_peer(locate_peer(conn, want));
-    let looked = seen.before_sleep();
     while !is_ready(conn, want) {
         if seen.any_since()
             && let Some(end) = after_handler(conn, want, deadline, seen, looked)
@@ -73,7 +75,7 @@ pub(crate) fn wait(
             return end;
         }
         if conn.way_in() == Way::Tcp && want == Want::Data || !spin.turn() {
-            let result = sleep(conn, want, deadline, stay, seen);
+            let result = sleep(conn, want, deadline, stay, (seen, looked));
             spin.woke();
             return result;
         }
@@ -156,7 +158,7 @@ fn sleep(
     want: Want,
     deadline: &mut Deadline,
     stay: &Stay,
-    seen: Seen,
+    (seen, looked): (Seen, Seen),
 ) -> Result<Waited, Errno> {
     meet_peer();
     // Closed under a call that was awake: nothing is left to sleep on.
@@ -206,7 +208,7 @@ fn sleep(
     let result = if is_interrupted(until, seen) {
         Err(libc::EINTR)
     } else {
-        sleep_in_kernel(conn, want, place, until, stay, seen, &get_up)
+        sleep_in_kernel(conn, want, place, until, stay, (seen, looked), &get_up)
     };
     if result != Ok(Woken::Called) {
         // The kernel may have news.
@@ -224,7 +226,7 @@ fn after_sleep(conn: &Conn, woken: Woken, stay: &Stay, seen: Seen) -> Result<Wai
     }
     Ok(match woken {
         Woken::Restarted => Waited::Anew,
-        Woken::Called | Woken::Otherwise => Waited::Enough,
+        Woken::Called | Woken::Otherwise => Waited::Woken,
     })
 }
 

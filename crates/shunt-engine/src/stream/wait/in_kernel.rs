@@ -57,7 +57,7 @@ pub(super) fn sleep_in_kernel(
     place: Option<Place>,
     until: Option<u64>,
     stay: &Stay,
-    seen: Seen,
+    (seen, looked): (Seen, Seen),
     undo: &impl Fn(),
 ) -> Result<Woken, Errno> {
     let base = pollfd {
@@ -86,7 +86,6 @@ pub(super) fn sleep_in_kernel(
     } else {
         1 + usize::from(place.is_some())
     };
-    let looked = seen.before_sleep();
     if !stay.is_counted() {
         return Ok(Woken::Restarted);
     }
