@@ -64,6 +64,19 @@ fn every_command_and_option_is_in_the_manual() {
     }
 }
 
+#[test]
+fn no_line_of_text_has_a_macro_in_it() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man");
+    let is_macro = |word: &str| matches!(word.as_bytes(), [b'.', first, second] if first.is_ascii_uppercase() && second.is_ascii_lowercase());
+    for file in sources(&directory) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for line in text.lines().filter(|line| !line.starts_with('.')) {
+            let found = line.split_whitespace().find(|word| is_macro(word));
+            assert_eq!(found, None, "{}: {line}", file.display());
+        }
+    }
+}
+
 /// The names of variables in a file, but its tests: `SHUNT_` and what follows.
 fn variables(text: &str) -> Vec<String> {
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
