@@ -21,7 +21,7 @@ pub(super) fn of(connection: Connection) -> Story {
         history.push(format!("{name}: {why}"));
         todo = known(name).and_then(advice::of).map(str::to_owned);
     }
-    if connection.path != "shm" {
+    if connection.path == "tcp" {
         history.extend(own_reasons(&connection));
         if let Some(other) = unknown_end(&connection) {
             let finding = other.finding();
@@ -85,6 +85,9 @@ fn way(c: &Connection) -> String {
         ("shm", _) => {
             format!("Its bytes move through shared memory: {ring} so far, and {kernel} by TCP.")
         }
+        ("rdma", _) => {
+            format!("Its bytes move by RDMA to another host: {ring} so far, and {kernel} by TCP.")
+        }
         (_, 0) => format!("Its bytes have moved by TCP only: {kernel} so far."),
         _ => format!(
             "It was in shared memory for {ring} bytes and went back to TCP, which has moved {kernel}."
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
     use crate::ss::connection::connection;
     use crate::ss::connection::tests::{detail, row};
-    use shunt_abi::message::FLAG_SHUNTED;
+    use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED};
 
     #[test]
     fn a_connection_in_shared_memory_needs_nothing() {
@@ -163,6 +166,19 @@ mod tests {
             story.history[1],
             "Its bytes have moved by TCP only: 1 so far."
         );
+    }
+
+    #[test]
+    fn a_connection_by_rdma_has_not_gone_back() {
+        let mut row = row();
+        row.flags = FLAG_SHUNTED | FLAG_REACHES;
+        row.pids = [std::process::id(), 0];
+        let story = of(connection(&row, Some(&detail())));
+        assert_eq!(
+            story.history[2..],
+            ["Its bytes move by RDMA to another host: 7 so far, and 1 by TCP."]
+        );
+        assert_eq!(story.advice, None);
     }
 
     #[test]
