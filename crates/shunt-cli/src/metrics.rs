@@ -61,9 +61,9 @@ struct Metrics {
     queued: Gauge,
     sleeps: Gauge,
     /// Connections by path, as in [`PATHS`].
-    connections: [Gauge; 2],
+    connections: [Gauge; 3],
     /// Bytes by path.
-    bytes: [Gauge; 2],
+    bytes: [Gauge; 3],
     /// Connections on TCP by reason.
     reasons: Family<Reason, Gauge>,
     /// Calls that memory has answered, and the kernel.
@@ -75,7 +75,7 @@ struct Metrics {
 }
 
 /// A path that nobody takes has a zero.
-const PATHS: [&str; 2] = ["shm", "tcp"];
+const PATHS: [&str; 3] = ["shm", "rdma", "tcp"];
 
 impl Metrics {
     fn new() -> Self {
@@ -197,10 +197,16 @@ impl Metrics {
             let taken = connections.iter().filter(|c| c.path == path);
             set(gauge, taken.count() as u64);
         }
-        let ways = connections.iter().map(|c| c.bytes);
-        let ways = ways.flat_map(|bytes| [bytes.to_client, bytes.to_server]);
-        set(&self.bytes[0], sum(ways.clone().map(|way| way.ring)));
-        set(&self.bytes[1], sum(ways.map(|way| way.kernel)));
+        let ways = connections.iter().flat_map(|c| {
+            let is_rdma = c.path == "rdma";
+            [c.bytes.to_client, c.bytes.to_server].map(|way| (is_rdma, way))
+        });
+        // What is on TCP by now was mostly in shared memory before.
+        for (gauge, rdma) in self.bytes.iter().zip([false, true]) {
+            let of_path = ways.clone().filter(|(is_rdma, _)| *is_rdma == rdma);
+            set(gauge, sum(of_path.map(|(_, way)| way.ring)));
+        }
+        set(&self.bytes[2], sum(ways.map(|(_, way)| way.kernel)));
         self.reasons.clear();
         for reason in connections.iter().filter_map(|c| c.reason.clone()) {
             self.reasons.get_or_create(&Reason { reason }).inc();
@@ -243,14 +249,19 @@ mod tests {
     use crate::control::Control;
     use crate::ss::connection::tests::{detail, row};
     use crate::ss::connection::{connection, listener};
-    use shunt_abi::message::FLAG_SHUNTED;
+    use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED};
 
     fn example() -> String {
-        let (mut shm, mut tcp) = (row(), row());
+        let (mut shm, mut rdma, mut tcp) = (row(), row(), row());
         (shm.flags, shm.pids) = (FLAG_SHUNTED, [7, 8]);
+        (rdma.flags, rdma.bytes) = (FLAG_SHUNTED | FLAG_REACHES, [[20, 3], [0, 0]]);
         tcp.status = shunt_abi::Reason::PeerPlain as u8;
         let list = List {
-            connections: vec![connection(&shm, Some(&detail())), connection(&tcp, None)],
+            connections: vec![
+                connection(&shm, Some(&detail())),
+                connection(&rdma, None),
+                connection(&tcp, None),
+            ],
             listeners: vec![listener(&tcp)],
         };
         let host = |reason: Option<&str>| Host {
@@ -277,9 +288,11 @@ mod tests {
             "shunt_queued_bytes 9",
             "shunt_open_sleeps 8",
             "shunt_connections{path=\"shm\"} 1",
+            "shunt_connections{path=\"rdma\"} 1",
             "shunt_connections{path=\"tcp\"} 1",
             "shunt_open_bytes{path=\"shm\"} 14",
-            "shunt_open_bytes{path=\"tcp\"} 2",
+            "shunt_open_bytes{path=\"rdma\"} 20",
+            "shunt_open_bytes{path=\"tcp\"} 5",
             "shunt_tcp_connections{reason=\"PEER_PLAIN\"} 1",
             "shunt_open_calls{by=\"memory\"} 10",
             "shunt_open_calls{by=\"kernel\"} 2",
