@@ -7,6 +7,7 @@
 //! one        = ("not" | "!") one | "(" alternative ")" | FIELD [ COMPARISON ] VALUE
 //! ```
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use shunt_abi::Reason;
@@ -136,7 +137,12 @@ fn prefix(word: &str) -> Option<(IpAddr, u32)> {
     let address: IpAddr = address.parse().ok()?;
     let width = if address.is_ipv4() { 32 } else { 128 };
     let bits = bits.unwrap_or(width);
-    (bits <= width).then_some((address.to_canonical(), bits))
+    let plain = address.to_canonical();
+    // Addresses of version 4 that are mapped to version 6 are what they stand for.
+    let mapped = if plain == address { 0 } else { 96 };
+    (mapped..=width)
+        .contains(&bits)
+        .then(|| (plain, bits - mapped))
 }
 
 fn is_within(ip: IpAddr, base: IpAddr, bits: u32) -> bool {
@@ -157,7 +163,15 @@ impl Expression {
     /// The filter that these words are.
     pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
         let words = tokens(&words.join(" "));
-        let mut rest = Words(words.iter().map(String::as_str).collect());
+        if words.len() > MOST_WORDS {
+            return Err(format!(
+                "the filter is too long: it may have {MOST_WORDS} words"
+            ));
+        }
+        let mut rest = Words {
+            words: words.iter().map(String::as_str).collect(),
+            depth: 0,
+        };
         let state = rest.state()?;
         let condition = match rest.peek() {
             None => Self::All,
@@ -257,24 +271,32 @@ fn tokens(line: &str) -> Vec<String> {
     words
 }
 
+/// More would need more of the stack than there may be, to be read or to be asked.
+const MOST_WORDS: usize = 4096;
+const DEEPEST: usize = 100;
+
 /// What is still to be read.
-struct Words<'a>(std::collections::VecDeque<&'a str>);
+struct Words<'a> {
+    words: VecDeque<&'a str>,
+    /// Parentheses and negations that are open.
+    depth: usize,
+}
 
 impl Words<'_> {
     fn peek(&self) -> Option<&str> {
-        self.0.front().copied()
+        self.words.front().copied()
     }
 
     fn take(&mut self, wanted: &[&str]) -> bool {
         let found = self.peek().is_some_and(|word| wanted.contains(&word));
         if found {
-            self.0.pop_front();
+            self.words.pop_front();
         }
         found
     }
 
     fn value(&mut self, field: &str) -> Result<String, String> {
-        let word = self.0.pop_front();
+        let word = self.words.pop_front();
         word.map(str::to_owned)
             .ok_or_else(|| format!("\"{field}\" needs a value"))
     }
@@ -318,12 +340,25 @@ impl Words<'_> {
         }
     }
 
+    fn deeper(
+        &mut self,
+        read: fn(&mut Self) -> Result<Expression, String>,
+    ) -> Result<Expression, String> {
+        if self.depth == DEEPEST {
+            return Err("the filter is nested too deeply".into());
+        }
+        self.depth += 1;
+        let inner = read(self);
+        self.depth -= 1;
+        inner
+    }
+
     fn one(&mut self) -> Result<Expression, String> {
         if self.take(&["not", "!"]) {
-            return Ok(Expression::Not(self.one()?.into()));
+            return Ok(Expression::Not(self.deeper(Self::one)?.into()));
         }
         if self.take(&["("]) {
-            let inner = self.alternative()?;
+            let inner = self.deeper(Self::alternative)?;
             return match self.take(&[")"]) {
                 true => Ok(inner),
                 false => Err("a \")\" is missing".into()),
@@ -332,7 +367,7 @@ impl Words<'_> {
         let field = self.value("filter")?;
         let how = self.peek().and_then(Comparison::named);
         if how.is_some() {
-            self.0.pop_front();
+            self.words.pop_front();
         }
         let value = self.value(&field)?;
         condition(&field, how.unwrap_or(Comparison::Equal), &value)

@@ -100,6 +100,8 @@ fn addresses_of_version_6_are_in_brackets_or_bare() {
     assert!(!Network::parse("2001:db9::/32").unwrap().has(v6));
     let mapped: SocketAddr = "[::ffff:127.0.0.1]:80".parse().unwrap();
     assert!(Network::parse("127.0.0.1").unwrap().has(mapped));
+    assert!(Network::parse("::ffff:127.0.0.0/104").unwrap().has(mapped));
+    assert!(!Network::parse("::ffff:128.0.0.0/104").unwrap().has(mapped));
 }
 
 #[test]
@@ -132,6 +134,7 @@ fn conditions_are_joined_as_in_ss() {
         "sport 1 or sport 6379 and dport 40000",
         "( sport 1 or sport 6379 ) and ! dport 1",
         "(sport=:1||sport=:6379)&&path!=shm",
+        &("(".repeat(50) + "sport 6379" + &")".repeat(50)),
         "state established not ( pid 8 or pid 9 )",
     ] {
         assert!(shows(line).0, "{line}");
@@ -160,6 +163,10 @@ fn mistakes_are_named() {
         ("program > a", "equal or not"),
         ("sport 1 and", "needs a value"),
         ("user = nobody-here", "not a user"),
+        (&"( ".repeat(4000), "nested too deeply"),
+        (&"not ".repeat(4000), "nested too deeply"),
+        (&"pid 1 or ".repeat(100_000), "too long"),
+        ("src ::ffff:10.0.0.0/90", "not an address"),
     ] {
         let error = parse(line).unwrap_err();
         assert!(error.contains(part), "{line}: {error}");
