@@ -48,6 +48,9 @@ pub(crate) struct Display {
 /// For those who are used to them.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Habits {
+    /// Show connections and listening sockets (always the case, unless -l says otherwise)
+    #[arg(long = "all", short = 'a')]
+    _all: bool,
     /// Show the processes (always the case)
     #[arg(long = "processes", short = 'p')]
     _processes: bool,
@@ -139,5 +142,7 @@ mod tests {
         for wrong in ["", "x", "-1", "0", "0.001", "NaN", "inf"] {
             assert!(interval(wrong).is_err(), "{wrong}");
         }
+        let long = interval("1e30").unwrap_err();
+        assert!(long.contains("too long"), "{long}");
     }
 }
