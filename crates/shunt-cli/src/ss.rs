@@ -65,6 +65,9 @@ struct Habits {
 /// A number of seconds.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
+    if seconds > Duration::MAX.as_secs_f64() {
+        return Err("too long".into());
+    }
     Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|time| *time >= Duration::from_millis(10))

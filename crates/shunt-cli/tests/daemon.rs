@@ -443,6 +443,14 @@ fn filters_that_do_not_exist_are_named() {
 }
 
 #[test]
+fn the_letters_that_hands_are_used_to_are_understood() {
+    let Some(out) = stdout("$SHUNT run true; $SHUNT ss -tanp | wc -l; $SHUNT ss -Hla") else {
+        return;
+    };
+    assert_eq!(out.trim(), "1");
+}
+
+#[test]
 fn ss_is_watched_until_its_reader_has_enough() {
     let Some(out) = stdout(
         "$SHUNT run true; $SHUNT ss --watch=0.01 | head -n 5; $SHUNT ss -H --watch=0.01 | head -n 2 | wc -w",
