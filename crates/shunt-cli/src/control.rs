@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
@@ -358,6 +358,25 @@ impl Control {
             }
         };
         Ok((got.bytes != 0).then_some(got.bytes))
+    }
+}
+
+/// No daemon answers: why not, and what to do.
+pub(crate) fn nobody() -> anyhow::Error {
+    if let Some(path) = Control::named() {
+        return anyhow!(
+            "no shuntd answers at {}, which SHUNT_SOCKET names, so nothing runs under Shunt here",
+            path.display()
+        );
+    }
+    match Control::usurper(false) {
+        Some((user, _)) => anyhow!(
+            "no shuntd answers, so nothing runs under Shunt here: user {user} has taken the address \
+             of your shuntd, see `shunt doctor`"
+        ),
+        None => anyhow!(
+            "no shuntd answers, so nothing runs under Shunt here: `shunt run -- CMD` starts one"
+        ),
     }
 }
 

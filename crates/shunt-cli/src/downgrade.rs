@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use shunt_abi::message::Message;
 
-use crate::control::Control;
+use crate::control::{self, Control};
 use crate::ss::Connection;
 use crate::ss::connection::connection;
 use crate::ss::table::{Style, table};
@@ -50,7 +50,11 @@ impl Which {
 /// Sends them back, and shows what became of them.
 pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
     let mut found = Vec::new();
-    for daemon in Control::all() {
+    let daemons = Control::all();
+    if daemons.is_empty() {
+        return Err(control::nobody());
+    }
+    for daemon in daemons {
         daemon.greet("shunt-downgrade")?;
         for row in daemon.list()? {
             let known = connection(&row, None);

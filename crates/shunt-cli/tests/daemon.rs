@@ -332,10 +332,12 @@ fn who_has_taken_the_daemons_address_is_named() {
         setpriv --reuid 65534 --clear-groups perl -MSocket -e '
             socket(S, AF_UNIX, SOCK_SEQPACKET, 0) or die;
             bind(S, pack("Sa*", AF_UNIX, "\0shunt/PROTOCOL/user/0")) or die;
-            listen(S, 5); $| = 1; print "$$\n"; sleep 50' | {
+            listen(S, 50); $| = 1; print "$$\n"; sleep 50' | {
             read holder || exit 77
             $SHUNT run true
             ${SHUNT}d
+            $SHUNT ss
+            $SHUNT downgrade 1
             $SHUNT doctor
             kill $holder
         }
@@ -357,7 +359,7 @@ fn who_has_taken_the_daemons_address_is_named() {
         return;
     }
     let named = error.matches("has taken the address");
-    assert_eq!(named.count(), 2, "{error}");
+    assert_eq!(named.count(), 4, "{error}");
     let report = String::from_utf8_lossy(&out.stdout);
     assert_advice(&report, "shuntd", "that process must end");
 }
@@ -448,6 +450,16 @@ fn the_letters_that_hands_are_used_to_are_understood() {
         return;
     };
     assert_eq!(out.trim(), "1");
+}
+
+#[test]
+fn downgrade_needs_a_daemon_and_says_so() {
+    let Some(out) = isolated("$SHUNT downgrade 127.0.0.1:1") else {
+        return;
+    };
+    assert_eq!(out.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(error.contains("no shuntd answers"), "{error}");
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::List;
 use super::connection;
 use super::expression::Item;
-use crate::control::{Control, Details};
+use crate::control::{self, Control, Details};
 use crate::host::{self, Host};
 
 /// The host's daemon and the user's own. Whoever looks again and again stays connected to those that have answered.
@@ -77,15 +77,9 @@ impl Source {
                 found.extend(place.details(host)?);
             }
         }
-        match (found.is_empty(), Control::named()) {
-            (false, _) => Ok(found),
-            (true, Some(path)) => bail!(
-                "no shuntd answers at {}, which SHUNT_SOCKET names, so nothing runs under Shunt here",
-                path.display()
-            ),
-            (true, None) => bail!(
-                "no shuntd answers, so nothing runs under Shunt here: `shunt run -- CMD` starts one"
-            ),
+        match found.is_empty() {
+            false => Ok(found),
+            true => Err(control::nobody()),
         }
     }
 }
