@@ -153,6 +153,19 @@ impl Control {
         (!trusted).then_some((owner, pid))
     }
 
+    /// The address of the host's daemon, or of the user's own, if somebody listens there, whoever that is
+    /// and even if he takes nobody: then a connection would not say who.
+    pub(crate) fn listened_at(host: bool) -> Option<String> {
+        let user = rustix::process::geteuid().as_raw();
+        let name = shunt_abi::control_name((!host).then_some(user));
+        // Names may be no text.
+        let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
+        String::from_utf8_lossy(&sockets)
+            .lines()
+            .any(|line| listens(line, &name))
+            .then_some(name)
+    }
+
     /// Every daemon that serves this user.
     pub(crate) fn all() -> Vec<Self> {
         [true, false]
@@ -369,19 +382,49 @@ pub(crate) fn nobody() -> anyhow::Error {
             path.display()
         );
     }
-    match Control::usurper(false) {
-        Some((user, _)) => anyhow!(
-            "no shuntd answers, so nothing runs under Shunt here: user {user} has taken the address \
-             of your shuntd, see `shunt doctor`"
-        ),
-        None => anyhow!(
-            "no shuntd answers, so nothing runs under Shunt here: `shunt run -- CMD` starts one"
-        ),
-    }
+    let why = match (Control::usurper(false), Control::listened_at(false)) {
+        (Some((user, _)), _) => {
+            format!("user {user} has taken the address of your shuntd, see `shunt doctor`")
+        }
+        (None, Some(_)) => {
+            "who listens at the address of your shuntd takes no connections, see `shunt doctor`"
+                .to_owned()
+        }
+        (None, None) => "`shunt run -- CMD` starts one".to_owned(),
+    };
+    anyhow!("no shuntd answers, so nothing runs under Shunt here: {why}")
+}
+
+/// Whether a line of `/proc/net/unix` (`proc_pid_net(5)`) is of a socket that listens at this abstract name.
+fn listens(line: &str, name: &str) -> bool {
+    /// `__SO_ACCEPTCON`
+    const LISTENS: &str = "00010000";
+    let mut words = line.split_whitespace().skip(3);
+    words.next() == Some(LISTENS)
+        && words.nth(3).and_then(|path| path.strip_prefix('@')) == Some(name)
 }
 
 /// Where the host's daemon listens (`None`), or a user's, in this network namespace.
 fn abstract_address(user: Option<u32>) -> Option<SocketAddrUnix> {
     let name = shunt_abi::control_name(user);
     SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_listens_at_the_very_name_counts() {
+        let line = |flags, name| format!("0: 00000002 00000000 {flags} 0005 01 4711 {name}");
+        let counts = |flags, name| listens(&line(flags, name), "shunt/7/host");
+        assert!(counts("00010000", "@shunt/7/host"));
+        assert!(!counts("00000000", "@shunt/7/host"));
+        assert!(!counts("00010000", "@shunt/7/hosts"));
+        assert!(!counts("00010000", "shunt/7/host"));
+        assert!(!listens(
+            "Num RefCount Protocol Flags Type St Inode Path",
+            "Path"
+        ));
+    }
 }

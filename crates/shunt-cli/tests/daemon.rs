@@ -365,6 +365,28 @@ fn who_has_taken_the_daemons_address_is_named() {
 }
 
 #[test]
+fn who_listens_at_the_daemons_address_and_takes_nobody_is_told_of() {
+    let script = r#"
+        perl -MSocket -e '
+            my $name = pack("Sa*", AF_UNIX, "\0shunt/PROTOCOL/user/0");
+            socket(S, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+            bind(S, $name) or die;
+            listen(S, 0);
+            socket(C, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+            connect(C, $name) or die;
+            system("$ENV{SHUNT} doctor"); print $? >> 8, "\n";
+            system("$ENV{SHUNT} ss")'
+    "#;
+    let script = script.replace("PROTOCOL", &shunt_abi::PROTOCOL.to_string());
+    let Some(out) = isolated(&script) else { return };
+    let report = String::from_utf8(out.stdout).unwrap();
+    assert_advice(&report, "shuntd", "`ss -xlp`");
+    assert!(report.ends_with("\n1\n"), "{report}");
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(error.contains("takes no connections"), "{error}");
+}
+
+#[test]
 fn a_daemon_that_closes_without_a_word_refuses_us() {
     let script = r#"
         perl -MSocket -e '

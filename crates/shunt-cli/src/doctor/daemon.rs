@@ -23,6 +23,10 @@ pub(super) fn check() -> Found {
             "that process must end before root can start `shuntd --system`",
         ));
     }
+    let is_silent = Control::named().is_none() && daemons.iter().all(|daemon| !daemon.host);
+    if let Some(name) = Control::listened_at(true).filter(|_| is_silent) {
+        return Err(deaf("root's", &name));
+    }
     if daemons.is_empty() {
         return startable().map(|text| text + &others());
     }
@@ -43,6 +47,14 @@ pub(super) fn check() -> Found {
         ));
     }
     Ok(lines.join("; ") + &others())
+}
+
+/// Somebody listens at the address of a daemon, and has so many waiting that nobody can connect.
+fn deaf(whose: &str, name: &str) -> Fault {
+    Fault::new(
+        format!("who listens at the address of {whose} shuntd (@{name}) takes no connections"),
+        "`ss -xlp`, for root, names the process: it must end, or go on if it is a shuntd that is stopped",
+    )
 }
 
 /// A message of [`Control`] says what is wrong and, behind a colon, what to do.
@@ -86,6 +98,9 @@ fn startable() -> Found {
             ),
             "that process must end; root's `shuntd --system` has another address",
         ));
+    }
+    if let Some(name) = Control::listened_at(false) {
+        return Err(deaf("your", &name));
     }
     let program = locate::daemon().ok_or_else(|| {
         Fault::new(
