@@ -1,6 +1,7 @@
 //! `shunt doctor`: whether Shunt can work here and, if not, what to do.
 
 pub(crate) mod daemon;
+mod policy;
 mod program;
 mod rdma;
 
@@ -69,6 +70,7 @@ pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
         ("pidfd_getfd", pidfd_getfd),
         ("limits", limits),
         ("namespace", namespace),
+        ("policy", policy::check),
         ("rdma", rdma::devices),
         ("hosts", rdma::hosts),
     ];

@@ -485,6 +485,30 @@ fn downgrade_needs_a_daemon_and_says_so() {
 }
 
 #[test]
+fn doctor_reads_the_policy_that_would_hold() {
+    let script = r#"
+        export XDG_CONFIG_HOME=/tmp/policy-$$
+        mkdir -p $XDG_CONFIG_HOME/shunt
+        printf '[[policy.rule]]\naction = "deny"\n' >$XDG_CONFIG_HOME/shunt/shunt.toml
+        $SHUNT doctor | grep policy
+        echo '[policy' >$XDG_CONFIG_HOME/shunt/shunt.toml
+        $SHUNT doctor; echo $?
+        rm -r $XDG_CONFIG_HOME
+    "#;
+    let Some(out) = stdout(script) else { return };
+    let (first, rest) = out.split_once('\n').unwrap();
+    assert!(
+        first.starts_with("ok    policy ") && first.ends_with("/shunt.toml: valid, 1 rules"),
+        "{first}"
+    );
+    assert_advice(rest, "policy", "no shuntd starts with it");
+    assert!(
+        rest.contains("/shunt.toml:1:") && rest.ends_with("\n1\n"),
+        "{rest}"
+    );
+}
+
+#[test]
 fn ss_is_watched_until_its_reader_has_enough() {
     let Some(out) = stdout(
         "$SHUNT run true; $SHUNT ss --watch=0.01 | head -n 5; $SHUNT ss -H --watch=0.01 | head -n 2 | wc -w",
