@@ -47,6 +47,11 @@ impl Which {
     }
 }
 
+/// Whether there is anything to be sent back.
+fn is_shunted(connection: &Connection) -> bool {
+    connection.path != "tcp"
+}
+
 /// Sends them back, and shows what became of them.
 pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
     let mut found = Vec::new();
@@ -58,7 +63,7 @@ pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
         daemon.greet("shunt-downgrade")?;
         for row in daemon.list()? {
             let known = connection(&row, None);
-            if known.path == "shm" && which.iter().any(|which| which.names(&known)) {
+            if is_shunted(&known) && which.iter().any(|which| which.names(&known)) {
                 if daemon.downgrade(&row)? == 0 {
                     bail!(
                         "{} belongs to programs of another user or container",
@@ -70,16 +75,16 @@ pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
         }
     }
     if found.is_empty() {
-        bail!("no such connection moves through shared memory: `shunt ss` lists all");
+        bail!("no such connection moves through shared memory or by RDMA: `shunt ss` lists all");
     }
     let mut connections = look(&found)?;
     let until = Instant::now() + PATIENCE;
-    while connections.iter().any(|c| c.path == "shm") && Instant::now() < until {
+    while connections.iter().any(is_shunted) && Instant::now() < until {
         sleep(Duration::from_millis(10));
         connections = look(&found)?;
     }
     connections.sort_by_key(|c| (c.local, c.peer));
-    let later = connections.iter().filter(|c| c.path == "shm").count();
+    let later = connections.iter().filter(|c| is_shunted(c)).count();
     if json {
         crate::print_json(&BTreeMap::from([("connections", connections)]))?;
     } else {
@@ -111,6 +116,17 @@ fn look(rows: &[Message]) -> Result<Vec<Connection>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED};
+
+    #[test]
+    fn connections_by_rdma_are_sent_back_too() {
+        let mut row = crate::ss::connection::tests::row();
+        assert!(!is_shunted(&connection(&row, None)));
+        row.flags = FLAG_SHUNTED;
+        assert!(is_shunted(&connection(&row, None)));
+        row.flags |= FLAG_REACHES;
+        assert!(is_shunted(&connection(&row, None)));
+    }
 
     #[test]
     fn processes_and_ends_are_told_apart() {
