@@ -159,7 +159,7 @@ fn info(c: &Connection) -> String {
         );
     }
     for process in &c.processes {
-        text += &end_info(process);
+        text += &end_info(process, c.path);
     }
     if let Some(why) = c.why {
         let _ = write!(text, " why:\"{why}\"");
@@ -167,13 +167,15 @@ fn info(c: &Connection) -> String {
     text
 }
 
-fn end_info(process: &Process) -> String {
+fn end_info(process: &Process, path: &str) -> String {
     // A daemon that is older tells nothing of it.
     let Some(uid) = process.uid else {
         return String::new();
     };
     let user = printable(&user::name(uid));
-    let own = process.reason.as_deref().unwrap_or("shm");
+    // An end says whether it is shunted. It may not have noticed yet that the other one is not.
+    let shunted = if path == "rdma" { path } else { "shm" };
+    let own = process.reason.as_deref().unwrap_or(shunted);
     let mut text = format!(" {}:(user:{user} says:{own}", process.end);
     if let Some(Counts {
         sent,
@@ -225,7 +227,7 @@ mod tests {
     use super::super::connection::{connection, listener};
     use super::*;
     use shunt_abi::Reason;
-    use shunt_abi::message::FLAG_SHUNTED;
+    use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED};
 
     #[test]
     fn the_table_names_reasons_and_prints_no_control_characters() {
@@ -324,6 +326,14 @@ LOCAL           PEER             SERVER   CLIENT  PATH    TO-CLIENT  TO-SERVER  
             ..style
         });
         assert_eq!(one_line.lines().count(), 3, "{one_line}");
+    }
+
+    #[test]
+    fn an_end_by_rdma_says_so() {
+        let mut rdma = row();
+        rdma.flags = FLAG_SHUNTED | FLAG_REACHES;
+        let text = info(&connection(&rdma, Some(&detail())));
+        assert!(text.contains("server:(user:root says:rdma "), "{text}");
     }
 
     #[test]
