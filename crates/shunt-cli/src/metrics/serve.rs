@@ -229,7 +229,9 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Request>> {
     let has_body = |header: &httparse::Header<'_>| {
         is(header, "content-length") || is(header, "transfer-encoding")
     };
-    let asks_for = match (request.method, request.path) {
+    // What is asked for more closely (`?`) changes nothing here.
+    let path = request.path.and_then(|path| path.split('?').next());
+    let asks_for = match (request.method, path) {
         (Some("GET"), Some("/metrics" | "/")) => Asked::Metrics,
         (Some("GET"), _) => Asked::Elsewhere,
         _ => Asked::Otherwise,
@@ -262,6 +264,8 @@ mod tests {
         let good = answered("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         assert!(good.starts_with("HTTP/1.1 200 OK\r\n"), "{good}");
         assert!(good.contains("\r\n\r\n# HELP shunt_daemon_up "), "{good}");
+        let asked = parse(b"GET /metrics?name=x HTTP/1.1\r\n\r\n").unwrap();
+        assert_eq!(asked.unwrap().asks_for, Asked::Metrics);
         let missing = answered("GET /none HTTP/1.1\r\n\r\n").unwrap();
         assert!(missing.starts_with("HTTP/1.1 404 "), "{missing}");
         let wrong = answered("POST /metrics HTTP/1.1\r\n\r\n").unwrap();
