@@ -426,6 +426,28 @@ static void kind(struct end *e)
     }
 }
 
+// A number that names nothing does so for every call, be it the library's own.
+static void numbers_of_nobody(struct end *e)
+{
+    struct stat status;
+    int spare = MUST(dup(0)), free = 0, found = 0;
+    for (int fd = 0; fd < 4096; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0)
+            continue;
+        free++;
+        found += !(fstat(fd, &status) == -1 && errno == EBADF);
+        found += !(dup(fd) == -1 && errno == EBADF);
+        found += !(dup2(fd, spare) == -1 && errno == EBADF);
+        found += !(dup2(fd, fd) == -1 && errno == EBADF);
+        found += !(dup3(fd, spare, O_CLOEXEC) == -1 && errno == EBADF);
+        found += !(dup3(fd, fd, 0) == -1 && errno == EINVAL);
+        found += !(dup3(fd, spare, 0x1234) == -1 && errno == EINVAL);
+    }
+    say(e, "many free %d, found %d", free > 3000, found);
+    T(fcntl(spare, F_GETFD));
+    close(spare);
+}
+
 static void refusals(struct end *e)
 {
     AT(S) {
@@ -967,7 +989,7 @@ DIFF_MAIN(CASE(copies, ALL | COLD), CASE(copies_that_are_refused, COLD), CASE(me
           CASE(swapped, COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(lowest_number, SPLIT | BARE | ALL),
           CASE(closes_one_by_one, SPLIT | COLD), CASE(closes_a_range, SPLIT | COLD), CASE(closes_from, SPLIT | COLD),
           CASE(marks_a_range, SPLIT), CASE(only_connection_left, SPLIT | COLD),
-          CASE(socket_at_lost_number, SPLIT), CASE(connection_at_lost_number, SPLIT), CASE(kind, ALL | COLD),
+          CASE(socket_at_lost_number, SPLIT), CASE(connection_at_lost_number, SPLIT), CASE(kind, ALL | COLD), CASE(numbers_of_nobody, SPLIT | COLD),
           CASE(refusals, COLD), CASE(cloexec, COLD), CASE(file_after_socket, COLD), CASE(counts, ALL | COLD),
           CASE(counts_large, 0), CASE(options, ALL | COLD), CASE(corked, COLD), CASE(corked_conversation, TWO | COLD), CASE(corked_for_others, COLD),
           CASE(small_buffers, TWO | COLD), CASE(ancillary, COLD),

@@ -31,6 +31,7 @@
 #define dup(...) syscall(SYS_dup, __VA_ARGS__)
 #define dup2(...) syscall(SYS_dup2, __VA_ARGS__)
 #define dup3(...) syscall(SYS_dup3, __VA_ARGS__)
+#define fstat(...) syscall(SYS_fstat, __VA_ARGS__)
 #define fcntl(f, ...) syscall(SYS_fcntl, f, __VA_ARGS__, 0L)
 #define ioctl(f, ...) syscall(SYS_ioctl, f, __VA_ARGS__, 0L)
 #define connect(...) syscall(SYS_connect, __VA_ARGS__)

@@ -29,7 +29,7 @@ pub use connection::{
     shutdown, socket,
 };
 pub use descriptor::{
-    after_dup, after_getfd, before_replace, close, close_range, is_close_whole, make_room,
+    after_dup, after_getfd, before_replace, close, close_range, is_close_whole, look_at, make_room,
 };
 pub use given::{before_giving, before_spawn, forget_given};
 pub use inherit::{before_sharing_table, before_stdio, before_stdio_write};

@@ -16,7 +16,7 @@ pub(crate) use cell::Function;
 use libc::{
     FILE, aiocb, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
     posix_spawn_file_actions_t, posix_spawnattr_t, rlimit, rlimit64, sigaction as Action, sigevent,
-    sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, stat, stat64, timespec, timeval,
 };
 use raw::SIGSET_SIZE;
 use syscalls::{Errno, Sysno, syscall as sys};
@@ -173,6 +173,10 @@ next! {
         = sys!(Sysno::fcntl, fd, command, argument);
     #[variadic] ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
         = sys!(Sysno::ioctl, fd, request, argument);
+    fstat(fd: c_int, status: *mut stat) -> c_int = sys!(Sysno::fstat, fd, status);
+    fstat64(fd: c_int, status: *mut stat64) -> c_int = sys!(Sysno::fstat, fd, status);
+    #[absent] __fxstat(version: c_int, fd: c_int, status: *mut stat) -> c_int = sys!(Sysno::fstat, fd, status);
+    #[absent] __fxstat64(version: c_int, fd: c_int, status: *mut stat64) -> c_int = sys!(Sysno::fstat, fd, status);
 
     // Requests.
     #[absent] aio_read(request: *mut aiocb) -> c_int;

@@ -23,6 +23,16 @@ pub fn is_close_whole(fd: c_int) -> bool {
     ends_more && thread::owns_descriptors()
 }
 
+/// Before a real call that does no more than look at a descriptor, or copy it (after `Kernel`). `Fail(EBADF)` for one of
+/// ours: to the program its number names nothing.
+#[inline]
+pub fn look_at(fd: c_int) -> Outcome {
+    match entry::look(fd) {
+        Entry::Ours if !reach::is_at_work() => Outcome::Fail(libc::EBADF),
+        _ => Outcome::Kernel,
+    }
+}
+
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
     match entry::look(fd) {

@@ -14,11 +14,11 @@ use shunt_shm::atomic::full;
 use shunt_shm::slot;
 
 use super::inherit::give_up;
-use super::{after_dup, make_room};
+use super::{after_dup, look_at, make_room};
 use crate::entry::{self, Entry};
 use crate::socket::{KEEPALIVE, SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::Conn;
-use crate::{Outcome, config, control, reach, recycle, signal, stream, sys, thread, upgrade, wake};
+use crate::{Outcome, config, control, recycle, signal, stream, sys, thread, upgrade, wake};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -31,7 +31,7 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
         return Outcome::Kernel;
     }
     if matches!(entry, Entry::Ours) {
-        return refuse();
+        return look_at(fd);
     }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
@@ -116,21 +116,11 @@ const SIOCSPGRP: c_ulong = 0x8902;
 /// Like `TIOCOUTQ`, also known as `SIOCOUTQ`, without what is on its way.
 const SIOCOUTQNSD: c_ulong = 0x894B;
 
-/// A call with a number that is the library's own: to the program it names nothing.
-#[cold]
-fn refuse() -> Outcome {
-    if reach::is_at_work() {
-        Outcome::Kernel
-    } else {
-        Outcome::Fail(libc::EBADF)
-    }
-}
-
 /// Instead of `ioctl`.
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outcome {
     let socket = match entry::look(fd) {
         Entry::Socket(socket) => socket,
-        Entry::Ours => return refuse(),
+        Entry::Ours => return look_at(fd),
         _ => return Outcome::Kernel,
     };
     match request {

@@ -5,9 +5,10 @@
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
-use shunt_engine::{cancel, life};
+use libc::{stat, stat64};
+use shunt_engine::{Outcome, cancel, life};
 
-use crate::call::{alias, cancellable, export, making, outcome, quietly};
+use crate::call::{alias, cancellable, export, fail, making, outcome, quietly};
 use crate::next;
 
 cancellable! {
@@ -32,6 +33,11 @@ export! {
     // register, which the commands without an argument ignore.
     fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int = life::fcntl;
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int = life::ioctl;
+    fstat(fd: c_int, status: *mut stat) -> c_int = |fd, _| life::look_at(fd);
+    fstat64(fd: c_int, status: *mut stat64) -> c_int = |fd, _| life::look_at(fd);
+    // What programs call that were made for a glibc before 2.33.
+    __fxstat(version: c_int, fd: c_int, status: *mut stat) -> c_int = |_, fd, _| life::look_at(fd);
+    __fxstat64(version: c_int, fd: c_int, status: *mut stat64) -> c_int = |_, fd, _| life::look_at(fd);
 }
 
 /// Libc's makes the same call, past ours.
@@ -65,7 +71,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[inline(always)]
 pub(super) fn copying(old: c_int, kernel: impl Fn() -> c_int) -> c_int {
-    let new = making(kernel);
+    let new = making(|| outcome!(life::look_at(old), kernel()));
     if new >= 0 {
         quietly(|| life::after_dup(old, new));
     }
@@ -75,8 +81,17 @@ pub(super) fn copying(old: c_int, kernel: impl Fn() -> c_int) -> c_int {
 /// `dup2` and `dup3`: whatever `new` was is closed.
 #[inline(always)]
 pub(super) fn replacing(old: c_int, new: c_int, flags: c_int, kernel: impl Fn() -> c_int) -> c_int {
-    if old == new {
-        return kernel();
+    if old == new || flags & !libc::O_CLOEXEC != 0 {
+        // The kernel copies nothing, but knows which mistake it names first.
+        let same = kernel();
+        return if same < 0 {
+            same
+        } else {
+            outcome!(life::look_at(same), same)
+        };
+    }
+    if let Outcome::Fail(error) = life::look_at(old) {
+        return fail(error) as c_int;
     }
     quietly(|| life::before_replace(old, new, flags));
     copying(old, kernel)

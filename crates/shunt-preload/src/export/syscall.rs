@@ -92,6 +92,7 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_dup
             | libc::SYS_dup3
             | libc::SYS_pidfd_getfd
+            | libc::SYS_fstat
             | libc::SYS_fcntl
             | libc::SYS_ioctl
             | libc::SYS_execve
@@ -417,6 +418,7 @@ unsafe fn descriptors(number: c_long, [a, b, c, d, e, _]: [c_long; 6]) -> Option
             libc::SYS_getsockopt => {
                 life::getsockopt(fd, b as c_int, c as c_int, pointer(d), pointer(e))
             }
+            libc::SYS_fstat => life::look_at(fd),
             libc::SYS_close => life::close(fd),
             libc::SYS_close_range => life::close_range(a as c_uint, b as c_uint, c as c_uint),
             libc::SYS_fcntl => life::fcntl(fd, b as c_int, c as _),
