@@ -142,15 +142,18 @@ impl Control {
     /// Who has the address of the host's daemon, or of the user's own, without being it: user and
     /// process, where that can be seen. Any user may take any abstract name.
     pub(crate) fn usurper(host: bool) -> Option<(u32, Option<NonZeroU32>)> {
-        let user = rustix::process::geteuid();
-        let address = abstract_address((!host).then(|| user.as_raw()))?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let kind = SocketType::SEQPACKET;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
-        rustix::net::connect(&socket, &address).ok()?;
+        let user = rustix::process::geteuid().as_raw();
+        let socket = knock((!host).then_some(user)).ok()?;
         let (pid, owner) = sys::peer_credentials(&socket).ok()?;
-        let trusted = owner == 0 || !host && owner == user.as_raw();
+        let trusted = owner == 0 || !host && owner == user;
         (!trusted).then_some((owner, pid))
+    }
+
+    /// Whether somebody listens at the address of the user's own daemon who has so many waiting that nobody
+    /// can connect.
+    pub(crate) fn is_full() -> bool {
+        let user = rustix::process::geteuid().as_raw();
+        matches!(knock(Some(user)), Err(Errno::AGAIN))
     }
 
     /// The address of the host's daemon, or of the user's own, if somebody listens there, whoever that is
@@ -402,6 +405,16 @@ fn listens(line: &str, name: &str) -> bool {
     let mut words = line.split_whitespace().skip(3);
     words.next() == Some(LISTENS)
         && words.nth(3).and_then(|path| path.strip_prefix('@')) == Some(name)
+}
+
+/// Connects to whoever listens there, if that can be done at once.
+fn knock(user: Option<u32>) -> rustix::io::Result<OwnedFd> {
+    let address = abstract_address(user).ok_or(Errno::INVAL)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
 }
 
 /// Where the host's daemon listens (`None`), or a user's, in this network namespace.
