@@ -210,14 +210,16 @@ impl Control {
         Ok(welcome.flags & FLAG_CROSSES != 0)
     }
 
-    /// Whether the daemon ended while we knocked. One that is only slow has not.
-    pub(crate) fn has_gone(&self) -> bool {
-        if self.send(&Message::new(Kind::Hello)).is_err() {
-            return true;
+    /// Whether the daemon answers, whatever that is; `false`: it ended while we knocked. An error says why one
+    /// that is there is silent.
+    pub(crate) fn answers(&self) -> Result<bool> {
+        if self.is_stopped() {
+            bail!(self.silence());
         }
-        let mut bytes = [0; 256];
-        let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty());
-        matches!(got, Ok((_, 0)) | Err(Errno::CONNRESET))
+        if self.send(&Message::new(Kind::Hello)).is_err() {
+            return Ok(false);
+        }
+        Ok(self.take(&mut [0; 256])?.is_some())
     }
 
     /// Every connection and listener that the daemon knows. Needs [`Self::greet`] first.

@@ -310,6 +310,20 @@ fn why_the_daemon_could_not_start_is_said() {
 }
 
 #[test]
+fn who_runs_a_program_beside_a_stopped_daemon_is_told() {
+    let script = "$SHUNT run true; pid=$(DAEMONS); kill -STOP $pid; echo $pid; $SHUNT run echo ran";
+    let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {
+        return;
+    };
+    let out_text = String::from_utf8_lossy(&out.stdout);
+    let pid = out_text.strip_suffix("\nran\n").expect(&out_text);
+    let warning = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(warning.lines().count(), 1, "{warning}");
+    let advice = format!("is stopped: `kill -CONT {pid}`");
+    assert!(warning.contains(&advice), "{warning}");
+}
+
+#[test]
 fn a_stopped_daemon_is_named_at_once() {
     let script = "$SHUNT run true; pid=$(DAEMONS); kill -STOP $pid; echo $pid; $SHUNT ss";
     let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {

@@ -24,9 +24,9 @@ const ALREADY: &[u8] = b"2";
 /// Seconds that a daemon goes on without clients.
 const LINGER: &str = "60";
 
-/// Returns when a daemon that serves this user can be connected to.
+/// Returns when a daemon serves this user.
 pub(super) fn ensure_daemon() -> Result<()> {
-    if is_served() {
+    if is_served()? {
         return Ok(());
     }
     if let Some(path) = Control::named() {
@@ -89,7 +89,7 @@ pub(super) fn ensure_daemon() -> Result<()> {
     }
     // Another one was quicker, and is about to listen.
     while Instant::now() < deadline {
-        if is_served() {
+        if is_served()? {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -107,9 +107,14 @@ fn failure(program: &Path, said: &str) -> String {
     }
 }
 
-fn is_served() -> bool {
-    let answers = |host| Control::connect(host).is_some_and(|daemon| !daemon.has_gone());
-    answers(true) || answers(false)
+/// Whether a daemon serves this user; an error if programs would wait for one that does not answer.
+fn is_served() -> Result<bool> {
+    for daemon in [true, false].into_iter().filter_map(Control::connect) {
+        if daemon.answers()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether a descriptor becomes readable (or its other end closes) in time.
