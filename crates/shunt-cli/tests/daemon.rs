@@ -404,6 +404,20 @@ fn who_has_taken_the_daemons_address_is_named() {
 }
 
 #[test]
+fn who_has_taken_the_address_of_roots_daemon_keeps_nobody_from_his_own() {
+    let script = "$SHUNT doctor; echo $?; $SHUNT run true; $SHUNT doctor; echo $?";
+    let Some(out) = beside_squatter(&shunt_abi::control_name(None), script) else {
+        return;
+    };
+    let report = String::from_utf8_lossy(&out.stdout);
+    let named = report.matches("warning: user 65534 has taken the address of root's shuntd");
+    assert_eq!(named.count(), 2, "{report}");
+    let statuses: Vec<_> = report.lines().filter(|line| line.len() == 1).collect();
+    assert_eq!(statuses, ["0", "0"], "{report}");
+    assert!(!report.contains("FAIL"), "{report}");
+}
+
+#[test]
 fn who_listens_at_the_daemons_address_and_takes_nobody_is_told_of() {
     let script = r#"
         perl -MSocket -e '
