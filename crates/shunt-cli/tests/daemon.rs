@@ -520,6 +520,17 @@ fn filters_that_do_not_exist_are_named() {
 }
 
 #[test]
+fn the_seconds_of_watch_stand_behind_a_sign() {
+    let out = Command::new(SHUNT)
+        .args(["ss", "--watch", "2"])
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(error.contains("`--watch=2`"), "{error}");
+}
+
+#[test]
 fn the_letters_that_hands_are_used_to_are_understood() {
     let Some(out) = stdout("$SHUNT run true; $SHUNT ss -tanp | wc -l; $SHUNT ss -Hla") else {
         return;
