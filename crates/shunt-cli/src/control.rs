@@ -1,6 +1,6 @@
 //! A conversation with shuntd.
 
-use std::io::{IoSlice, IoSliceMut, Read as _};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use shunt_abi::message::{FLAG_CROSSES, Kind, MESSAGE_BYTES, Message};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
-use crate::sys;
+use crate::{process, sys};
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -299,15 +299,8 @@ impl Control {
 
     /// Somebody has stopped the daemon's process, as far as can be seen from here.
     fn is_stopped(&self) -> bool {
-        let Some(pid) = self.pid else { return false };
-        let mut text = [0; 512];
-        let length = std::fs::File::open(format!("/proc/{pid}/stat"))
-            .and_then(|mut file| file.read(&mut text));
-        // The name before it is in parentheses and may contain some.
-        length.is_ok_and(|length| {
-            let state = text[..length].windows(3).rfind(|at| at.starts_with(b") "));
-            matches!(state, Some([.., b'T' | b't']))
-        })
+        let state = self.pid.and_then(|pid| process::state(pid.get()));
+        matches!(state, Some(b'T' | b't'))
     }
 
     /// Why the daemon does not answer, and what to do.
