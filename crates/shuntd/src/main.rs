@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("shuntd: {error:#}");
+            shuntd::log_error(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -232,7 +232,7 @@ fn is_taken(name: &str, user: Option<u32>, ready: &mut Option<OwnedFd>) -> Resul
         );
     }
     let whom = user.map_or("this host".to_owned(), |user| format!("user {user}"));
-    eprintln!("shuntd: another shuntd already serves {whom}");
+    shuntd::log_error(&format!("another shuntd already serves {whom}"));
     // The end of the process closes it. Whoever started this process goes on when it is gone, not while it still seems to serve.
     if let Some(ready) = ready.take() {
         say(&ready, "2");
@@ -254,7 +254,9 @@ fn cross_namespaces(daemon: &mut Daemon, options: &Options, given: &mut Given) -
     match listening {
         Ok(()) => {}
         Err(error) if options.socket.is_some() => return Err(error),
-        Err(error) => eprintln!("shuntd: {error:#}: containers will not find this daemon"),
+        Err(error) => {
+            shuntd::log_error(&format!("{error:#}: containers will not find this daemon"));
+        }
     }
     if !options.by_addresses {
         daemon.find_by_mirrors();
