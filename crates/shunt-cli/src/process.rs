@@ -75,7 +75,7 @@ impl Process {
             was_told: variables().any(preloads),
             is_off: variables().any(|variable| variable == b"SHUNT_UPGRADE=off"),
             has_ring: has_ring(&directory.join("fd")),
-            has_ended: matches!(state(pid), Some(b'Z' | b'X')),
+            has_ended: has_ended(pid),
         })
     }
 
@@ -162,6 +162,12 @@ pub(crate) fn state(pid: u32) -> Option<u8> {
     // The name before it is in parentheses and may contain some.
     let at = text[..length].windows(3).rfind(|at| at.starts_with(b") "));
     at.map(|at| at[2])
+}
+
+/// Whether all threads of a process have ended: of a first one that has ended alone the state is the same.
+fn has_ended(pid: u32) -> bool {
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    matches!(state(pid), Some(b'Z' | b'X')) && threads() <= 1
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
