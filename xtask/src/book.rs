@@ -51,7 +51,7 @@ pub(crate) fn step() -> Result<String> {
             fs::read_to_string(document).with_context(|| format!("read {}", document.display()))?;
         for link in self::links(&text) {
             links += 1;
-            if let Some(what) = broken(document, link) {
+            if let Some(what) = broken(document, link).or_else(|| outside(document, link)) {
                 wrong.push(format!("{}: ({link}): {what}", shown(document)));
             }
         }
@@ -123,6 +123,16 @@ fn broken(document: &Path, link: &str) -> Option<String> {
     (!has_it).then(|| format!("{} has no such heading", shown(&target)))
 }
 
+/// What is wrong with a link of the book to something that is not in it: in the built book it would be dead.
+fn outside(document: &Path, link: &str) -> Option<String> {
+    let book = root().join("docs").canonicalize().ok()?;
+    let file = link.split('#').next().filter(|file| !file.is_empty())?;
+    let directory = document.parent()?.canonicalize().ok()?;
+    let target = directory.join(file).canonicalize().ok()?;
+    let leaves = directory.starts_with(&book) && !target.starts_with(&book);
+    leaves.then(|| "it leads out of the book: name the file in code font, without a link".into())
+}
+
 /// Lines that are not within a block of code.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
@@ -190,6 +200,13 @@ mod tests {
                 .unwrap()
                 .contains("no such file")
         );
+        // Also where it leads somewhere.
+        let page = root().join("docs/applications/redis.md");
+        assert_eq!(outside(&page, "../limits.md#ends"), None);
+        assert_eq!(outside(&page, "https://example.org"), None);
+        assert_eq!(outside(&readme, "Cargo.toml"), None);
+        let out = outside(&page, "../../README.md").unwrap();
+        assert!(out.contains("out of the book"), "{out}");
         let heading = broken(&readme, "docs/limits.md#none").unwrap();
         assert_eq!(heading, "docs/limits.md has no such heading");
     }

@@ -1,13 +1,17 @@
-//! The tables of `docs/security.md` that have a column of tests: a row says what somebody may try and what comes of it, and
-//! names the tests that show it. Each of these must be there.
+//! What documents claim of tests. The tables of `docs/security.md` that have a column of tests: a row says what somebody may try
+//! and what comes of it, and names the tests that show it. Each of these must be there. The table of applications names the
+//! programs of `cargo xtask programs`: those, and no others.
 
 use crate::build::root;
+use crate::program;
 use anyhow::{Result, bail};
 use std::fs;
 use std::path::Path;
 
 /// Rows that name no test: the same as the row above, none that could be written, or an answer in the text.
 const NONE: [&str; 3] = ["the same", "–", "see below"];
+
+const APPLICATIONS: &str = "docs/applications/README.md";
 
 /// The step.
 pub(crate) fn step() -> Result<String> {
@@ -31,8 +35,39 @@ pub(crate) fn step() -> Result<String> {
     if !wrong.is_empty() {
         bail!("docs/security.md: {}", wrong.join("\n"));
     }
+    let wrong = applications(&fs::read_to_string(root.join(APPLICATIONS))?);
+    if !wrong.is_empty() {
+        bail!("{APPLICATIONS}: {}", wrong.join("\n"));
+    }
     let tests: usize = claims.iter().map(|claim| claim.tests.len()).sum();
     Ok(format!("{} claims, {tests} tests", claims.len()))
+}
+
+/// What is wrong with the table of applications: which tests each row names, and which there are.
+fn applications(text: &str) -> Vec<String> {
+    let tests: Vec<_> = program::mixed().collect();
+    let mut wrong = Vec::new();
+    for claim in claims_in(text) {
+        if claim.tests.is_empty() && claim.cell != "no" {
+            wrong.push(format!("{} names no test", claim.row));
+        }
+        let missing = claim.tests.iter().filter(|name| !tests.contains(name));
+        wrong
+            .extend(missing.map(|name| format!("{name} is not tested with every mixture of ends")));
+        // The page of an application has its name, and so begin those of its tests.
+        let page = claim
+            .row
+            .split("](")
+            .nth(1)
+            .and_then(|rest| rest.split(".md").next());
+        let is_its = |name: &&&str| page.is_some_and(|page| name.starts_with(page));
+        let unnamed = tests
+            .iter()
+            .filter(is_its)
+            .filter(|name| !claim.tests.contains(name));
+        wrong.extend(unnamed.map(|name| format!("{} lacks {name}", claim.row)));
+    }
+    wrong
 }
 
 /// A row of a table whose last column is headed by the word *test*.
@@ -97,6 +132,19 @@ mod tests {
         step().unwrap();
         let text = fs::read_to_string(root().join("docs/security.md")).unwrap();
         assert!(claims_in(&text).len() >= 30);
+    }
+
+    #[test]
+    fn applications_name_the_tests_that_there_are() {
+        let table = |rows: &str| applications(&format!("| a | tested, by |\n|---|---|\n{rows}"));
+        assert!(
+            table("| [redis](redis.md) | `redis` |\n| [Varnish](varnish.md) | no |").is_empty()
+        );
+        assert!(table("| [redis](redis.md) | no |")[0].ends_with("lacks redis"));
+        assert!(table("| [redis](redis.md) | yes |")[0].ends_with("names no test"));
+        // The server's end alone is left out.
+        let wrong = table("| [MPI](mpi.md) | `openmpi` |");
+        assert_eq!(wrong, ["openmpi is not tested with every mixture of ends"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::build::{artifact, root};
 use crate::process::{Job, reap_leftovers};
 use crate::report::Report;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -31,6 +31,9 @@ pub(crate) fn step() -> Result<String> {
     let guide = Guide::read(false)?;
     let path = std::env::var("PATH").unwrap_or_default();
     let own = artifact("shunt");
+    for program in ["shunt", "shuntd"].map(artifact) {
+        ensure!(program.exists(), "{} is not built", program.display());
+    }
     let own = own.parent().context("a directory")?;
     let mut command = Command::new("bash");
     command

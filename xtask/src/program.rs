@@ -76,6 +76,16 @@ fn judge(program: &Program, variant: Variant) -> Result<String> {
     Ok(stats.summary())
 }
 
+/// Programs that are tested with every mixture of ends: natively, with both under Shunt, and with either one.
+pub(crate) fn mixed() -> impl Iterator<Item = &'static str> {
+    use Variant::{Both, Client, Native, Server};
+    let is_mixed = |program: &&Program| {
+        let mixtures = [Native, Both, Client, Server];
+        mixtures.iter().all(|one| program.variants.contains(one))
+    };
+    PROGRAMS.iter().filter(is_mixed).map(|program| program.name)
+}
+
 /// A script or source in `tests/programs`.
 pub(crate) fn script(name: &str) -> String {
     crate::build::root()

@@ -1,6 +1,6 @@
 //! A conversation with shuntd.
 
-use std::io::{IoSlice, IoSliceMut, Read as _};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use shunt_abi::message::{FLAG_CROSSES, Kind, MESSAGE_BYTES, Message};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
-use crate::sys;
+use crate::{process, sys};
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -142,15 +142,18 @@ impl Control {
     /// Who has the address of the host's daemon, or of the user's own, without being it: user and
     /// process, where that can be seen. Any user may take any abstract name.
     pub(crate) fn usurper(host: bool) -> Option<(u32, Option<NonZeroU32>)> {
-        let user = rustix::process::geteuid();
-        let address = abstract_address((!host).then(|| user.as_raw()))?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let kind = SocketType::SEQPACKET;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
-        rustix::net::connect(&socket, &address).ok()?;
+        let user = rustix::process::geteuid().as_raw();
+        let socket = knock((!host).then_some(user)).ok()?;
         let (pid, owner) = sys::peer_credentials(&socket).ok()?;
-        let trusted = owner == 0 || !host && owner == user.as_raw();
+        let trusted = owner == 0 || !host && owner == user;
         (!trusted).then_some((owner, pid))
+    }
+
+    /// Whether somebody listens at the address of the user's own daemon who has so many waiting that nobody
+    /// can connect.
+    pub(crate) fn is_full() -> bool {
+        let user = rustix::process::geteuid().as_raw();
+        matches!(knock(Some(user)), Err(Errno::AGAIN))
     }
 
     /// The address of the host's daemon, or of the user's own, if somebody listens there, whoever that is
@@ -207,14 +210,16 @@ impl Control {
         Ok(welcome.flags & FLAG_CROSSES != 0)
     }
 
-    /// Whether the daemon ended while we knocked. One that is only slow has not.
-    pub(crate) fn has_gone(&self) -> bool {
-        if self.send(&Message::new(Kind::Hello)).is_err() {
-            return true;
+    /// Whether the daemon answers, whatever that is; `false`: it ended while we knocked. An error says why one
+    /// that is there is silent.
+    pub(crate) fn answers(&self) -> Result<bool> {
+        if self.is_stopped() {
+            bail!(self.silence());
         }
-        let mut bytes = [0; 256];
-        let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty());
-        matches!(got, Ok((_, 0)) | Err(Errno::CONNRESET))
+        if self.send(&Message::new(Kind::Hello)).is_err() {
+            return Ok(false);
+        }
+        Ok(self.take(&mut [0; 256])?.is_some())
     }
 
     /// Every connection and listener that the daemon knows. Needs [`Self::greet`] first.
@@ -294,15 +299,8 @@ impl Control {
 
     /// Somebody has stopped the daemon's process, as far as can be seen from here.
     fn is_stopped(&self) -> bool {
-        let Some(pid) = self.pid else { return false };
-        let mut text = [0; 512];
-        let length = std::fs::File::open(format!("/proc/{pid}/stat"))
-            .and_then(|mut file| file.read(&mut text));
-        // The name before it is in parentheses and may contain some.
-        length.is_ok_and(|length| {
-            let state = text[..length].windows(3).rfind(|at| at.starts_with(b") "));
-            matches!(state, Some([.., b'T' | b't']))
-        })
+        let state = self.pid.and_then(|pid| process::state(pid.get()));
+        matches!(state, Some(b'T' | b't'))
     }
 
     /// Why the daemon does not answer, and what to do.
@@ -402,6 +400,16 @@ fn listens(line: &str, name: &str) -> bool {
     let mut words = line.split_whitespace().skip(3);
     words.next() == Some(LISTENS)
         && words.nth(3).and_then(|path| path.strip_prefix('@')) == Some(name)
+}
+
+/// Connects to whoever listens there, if that can be done at once.
+fn knock(user: Option<u32>) -> rustix::io::Result<OwnedFd> {
+    let address = abstract_address(user).ok_or(Errno::INVAL)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
 }
 
 /// Where the host's daemon listens (`None`), or a user's, in this network namespace.

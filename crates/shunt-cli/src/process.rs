@@ -1,6 +1,7 @@
 //! What can be seen of a process that tells whether its connections can be shunted.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,8 @@ pub(crate) struct Process {
     is_off: bool,
     /// It has an io_uring.
     has_ring: bool,
+    /// Its parent has still to collect it (`wait(2)`).
+    has_ended: bool,
 }
 
 impl Process {
@@ -72,6 +75,7 @@ impl Process {
             was_told: variables().any(preloads),
             is_off: variables().any(|variable| variable == b"SHUNT_UPGRADE=off"),
             has_ring: has_ring(&directory.join("fd")),
+            has_ended: has_ended(pid),
         })
     }
 
@@ -89,6 +93,12 @@ impl Process {
             // The rights that count are those with which it was started.
             !matches!(obstacle, Obstacle::SetId | Obstacle::Capable)
         });
+        if self.has_ended {
+            return Finding::new(
+                "has ended, and its parent has not collected it yet",
+                Some("name a process that runs: this one has no connections any more"),
+            );
+        }
         match (self.library, obstacle) {
             (_, Some(Obstacle::Go)) => Finding::new(
                 "is a Go program, which calls the kernel past libc, so it uses plain TCP",
@@ -143,6 +153,23 @@ impl Process {
     }
 }
 
+/// The state of a process, as a letter (`proc_pid_stat(5)`).
+pub(crate) fn state(pid: u32) -> Option<u8> {
+    let mut text = [0; 512];
+    let length = fs::File::open(format!("/proc/{pid}/stat"))
+        .and_then(|mut file| file.read(&mut text))
+        .ok()?;
+    // The name before it is in parentheses and may contain some.
+    let at = text[..length].windows(3).rfind(|at| at.starts_with(b") "));
+    at.map(|at| at[2])
+}
+
+/// Whether all threads of a process have ended: of a first one that has ended alone the state is the same.
+fn has_ended(pid: u32) -> bool {
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    matches!(state(pid), Some(b'Z' | b'X')) && threads() <= 1
+}
+
 fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
@@ -169,7 +196,6 @@ fn library(directory: &Path) -> Library {
 
 /// The version that a libshunt.so speaks.
 fn version(path: &Path) -> Option<u32> {
-    use std::io::Read;
     let file = open_plain(path).ok()?;
     let mut head = Vec::new();
     (&file).take(elf::HEAD).read_to_end(&mut head).ok()?;
@@ -224,6 +250,7 @@ mod tests {
             was_told: false,
             is_off: false,
             has_ring: false,
+            has_ended: false,
         }
     }
 

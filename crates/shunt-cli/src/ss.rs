@@ -79,6 +79,10 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
     let filter = match filter.compile() {
         Ok(filter) => filter,
         Err(wrong) => {
+            let seconds = display.watch.and_then(|_| filter.leading_number());
+            let wrong = seconds.map_or(wrong, |seconds| {
+                format!("seconds stand behind a sign: `--watch={seconds}`")
+            });
             eprintln!("shunt: {wrong}");
             return Ok(ExitCode::from(2));
         }

@@ -292,6 +292,38 @@ fn without_a_daemon_the_program_runs_all_the_same() {
 }
 
 #[test]
+fn why_the_daemon_could_not_start_is_said() {
+    let script = r#"
+        export XDG_CONFIG_HOME=/tmp/wrong-$$
+        mkdir -p $XDG_CONFIG_HOME/shunt
+        echo '[policy' >$XDG_CONFIG_HOME/shunt/shunt.toml
+        $SHUNT run echo ran
+        rm -r $XDG_CONFIG_HOME
+    "#;
+    let Some(out) = isolated(script) else { return };
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "ran\n");
+    let warning = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(warning.lines().count(), 1, "{warning}");
+    for part in ["/shunt.toml:1:", "`shunt doctor`", "use plain TCP"] {
+        assert!(warning.contains(part), "{part}: {warning}");
+    }
+}
+
+#[test]
+fn who_runs_a_program_beside_a_stopped_daemon_is_told() {
+    let script = "$SHUNT run true; pid=$(DAEMONS); kill -STOP $pid; echo $pid; $SHUNT run echo ran";
+    let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {
+        return;
+    };
+    let out_text = String::from_utf8_lossy(&out.stdout);
+    let pid = out_text.strip_suffix("\nran\n").expect(&out_text);
+    let warning = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(warning.lines().count(), 1, "{warning}");
+    let advice = format!("is stopped: `kill -CONT {pid}`");
+    assert!(warning.contains(&advice), "{warning}");
+}
+
+#[test]
 fn a_stopped_daemon_is_named_at_once() {
     let script = "$SHUNT run true; pid=$(DAEMONS); kill -STOP $pid; echo $pid; $SHUNT ss";
     let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {
@@ -322,27 +354,24 @@ fn a_daemon_that_is_stopped_while_it_is_watched_is_named() {
     assert!(error.contains(&advice), "{error}");
 }
 
-#[test]
-fn who_has_taken_the_daemons_address_is_named() {
+/// Runs a script while another user's process, `$holder`, listens at this abstract name; `None` where that cannot be.
+fn beside_squatter(name: &str, script: &str) -> Option<Output> {
     // Namespaces of one user have no second one to do it with, but root's have.
     if !rustix::process::geteuid().is_root() {
-        return;
+        return None;
     }
-    let script = r#"
+    let script = format!(
+        r#"
         setpriv --reuid 65534 --clear-groups perl -MSocket -e '
             socket(S, AF_UNIX, SOCK_SEQPACKET, 0) or die;
-            bind(S, pack("Sa*", AF_UNIX, "\0shunt/PROTOCOL/user/0")) or die;
-            listen(S, 50); $| = 1; print "$$\n"; sleep 50' | {
+            bind(S, pack("Sa*", AF_UNIX, "\0{name}")) or die;
+            listen(S, 50); $| = 1; print "$$\n"; sleep 50' | {{
             read holder || exit 77
-            $SHUNT run true
-            ${SHUNT}d
-            $SHUNT ss
-            $SHUNT downgrade 1
-            $SHUNT doctor
+            {script}
             kill $holder
-        }
-    "#;
-    let script = script.replace("PROTOCOL", &shunt_abi::PROTOCOL.to_string());
+        }}
+    "#
+    );
     let directory = Path::new(SHUNT).parent().unwrap();
     let out = Command::new("unshare")
         .args(["--net", "--pid", "--fork", "--mount-proc", "--kill-child"])
@@ -356,12 +385,36 @@ fn who_has_taken_the_daemons_address_is_named() {
     let error = String::from_utf8_lossy(&out.stderr);
     if error.contains("unshare:") || out.status.code() == Some(77) {
         skip(&error);
-        return;
+        return None;
     }
+    Some(out)
+}
+
+#[test]
+fn who_has_taken_the_daemons_address_is_named() {
+    let script = "$SHUNT run true; ${SHUNT}d; $SHUNT ss; $SHUNT downgrade 1; $SHUNT doctor";
+    let Some(out) = beside_squatter(&shunt_abi::control_name(Some(0)), script) else {
+        return;
+    };
+    let error = String::from_utf8_lossy(&out.stderr);
     let named = error.matches("has taken the address");
     assert_eq!(named.count(), 4, "{error}");
     let report = String::from_utf8_lossy(&out.stdout);
     assert_advice(&report, "shuntd", "that process must end");
+}
+
+#[test]
+fn who_has_taken_the_address_of_roots_daemon_keeps_nobody_from_his_own() {
+    let script = "$SHUNT doctor; echo $?; $SHUNT run true; $SHUNT doctor; echo $?";
+    let Some(out) = beside_squatter(&shunt_abi::control_name(None), script) else {
+        return;
+    };
+    let report = String::from_utf8_lossy(&out.stdout);
+    let named = report.matches("warning: user 65534 has taken the address of root's shuntd");
+    assert_eq!(named.count(), 2, "{report}");
+    let statuses: Vec<_> = report.lines().filter(|line| line.len() == 1).collect();
+    assert_eq!(statuses, ["0", "0"], "{report}");
+    assert!(!report.contains("FAIL"), "{report}");
 }
 
 #[test]
@@ -375,7 +428,7 @@ fn who_listens_at_the_daemons_address_and_takes_nobody_is_told_of() {
             socket(C, AF_UNIX, SOCK_SEQPACKET, 0) or die;
             connect(C, $name) or die;
             system("$ENV{SHUNT} doctor"); print $? >> 8, "\n";
-            system("$ENV{SHUNT} ss")'
+            system("$ENV{SHUNT} ss"); system("$ENV{SHUNT} run true")'
     "#;
     let script = script.replace("PROTOCOL", &shunt_abi::PROTOCOL.to_string());
     let Some(out) = isolated(&script) else { return };
@@ -383,7 +436,7 @@ fn who_listens_at_the_daemons_address_and_takes_nobody_is_told_of() {
     assert_advice(&report, "shuntd", "`ss -xlp`");
     assert!(report.ends_with("\n1\n"), "{report}");
     let error = String::from_utf8_lossy(&out.stderr);
-    assert!(error.contains("takes no connections"), "{error}");
+    assert_eq!(error.matches("takes no connections").count(), 2, "{error}");
 }
 
 #[test]
@@ -464,6 +517,17 @@ fn filters_that_do_not_exist_are_named() {
     assert_eq!(out.status.code(), Some(2));
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(error.contains("\"http\" is not a port"), "{error}");
+}
+
+#[test]
+fn the_seconds_of_watch_stand_behind_a_sign() {
+    let out = Command::new(SHUNT)
+        .args(["ss", "--watch", "2"])
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(error.contains("`--watch=2`"), "{error}");
 }
 
 #[test]

@@ -21,46 +21,76 @@ fn every_reason_is_in_the_manual_with_its_text() {
     );
 }
 
+/// What `shunt` says of itself, or of this command.
+fn help(command: &[String]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_shunt"))
+        .args(command)
+        .arg("--help")
+        .output()
+        .unwrap();
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// The lines of a help's section that name something: no others are indented by so little.
+fn entries<'a>(help: &'a str, section: &str) -> Vec<&'a str> {
+    let lines = help.lines().skip_while(|line| *line != section).skip(1);
+    let lines = lines.take_while(|line| line.is_empty() || line.starts_with(' '));
+    let names = |line: &&str| line.starts_with("  ") && !line.starts_with("          ");
+    lines.filter(names).map(str::trim).collect()
+}
+
+/// Whether a page has an option, whose name is without its first `-`.
+fn has_option(page: &str, option: &str) -> bool {
+    let begins = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+    let is_it = |rest: &str| rest.strip_prefix(option).is_some_and(begins);
+    let lines = page
+        .lines()
+        .filter(|line| line.starts_with(".It Fl ") || line.starts_with(".Fl "));
+    lines.flat_map(|line| line.split("Fl ").skip(1)).any(is_it)
+}
+
 #[test]
 fn every_command_and_option_is_in_the_manual() {
     let page = page("shunt.1");
-    let help = |arguments: &[&str]| {
-        let out = Command::new(env!("CARGO_BIN_EXE_shunt"))
-            .args(arguments)
-            .output()
-            .unwrap();
-        String::from_utf8(out.stdout).unwrap()
-    };
-    let main = help(&["--help"]);
-    let commands = main.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let commands: Vec<_> = commands
-        .map_while(|line| line.split_whitespace().next())
-        .collect();
-    assert!(commands.contains(&"run"), "{main}");
-    // `bench` is another program, with its own page.
-    assert!(page.contains(".It Cm bench\n"), "shunt.1 lacks bench");
-    let own = |name: &&str| !matches!(*name, "help" | "bench");
-    for command in commands.into_iter().filter(own) {
-        assert!(
-            page.contains(&format!(".It Cm {command}\n")),
-            "shunt.1 lacks {command}"
-        );
-        for word in help(&[command, "--help"]).split_whitespace() {
-            let name = word
-                .trim_start_matches('[')
-                .trim_end_matches([',', ']', '.']);
-            // `--watch[=<SECONDS>]`
-            let name = name.split(['[', '=']).next().unwrap_or_default();
-            if let Some(option) = name
-                .strip_prefix("--")
-                .filter(|o| !o.is_empty() && *o != "help")
-            {
-                assert!(
-                    page.contains(&format!("Fl -{option}")),
-                    "shunt.1 lacks --{option}"
-                );
+    let mut commands: Vec<Vec<String>> = vec![Vec::new()];
+    let mut seen = Vec::new();
+    while let Some(command) = commands.pop() {
+        let help = help(&command);
+        for line in entries(&help, "Options:") {
+            let names = line
+                .split([' ', ',', '=', '['])
+                .filter_map(|word| word.strip_prefix('-'));
+            for option in names.filter(|name| !matches!(*name, "h" | "-help" | "V" | "-version")) {
+                let found = has_option(&page, option);
+                assert!(found, "shunt.1 lacks -{option} of {command:?}");
             }
         }
+        let below = entries(&help, "Commands:");
+        let synopsis = format!("\n.Nm\n.Cm {}\n", command.join(" "));
+        let is_there = !below.is_empty() || page.contains(&synopsis);
+        assert!(is_there, "the synopsis of shunt.1 lacks {command:?}");
+        for line in &below {
+            let name = line.split(' ').next().unwrap_or_default();
+            let line = format!(".It Cm {name}");
+            let is_it = |entry: &str| entry == line || entry.starts_with(&format!("{line} "));
+            let all = [&command[..], &[name.to_owned()]].concat();
+            seen.push(all.join(" "));
+            match name {
+                "help" => {}
+                // Another program, with its own page.
+                "bench" => assert!(page.lines().any(is_it), "shunt.1 lacks bench"),
+                _ => {
+                    let first = page.lines().any(is_it);
+                    // One that a command has alone is told of with that one.
+                    let is_alone = below.len() == 2;
+                    assert!(first || is_alone, "shunt.1 lacks {all:?}");
+                    commands.push(all);
+                }
+            }
+        }
+    }
+    for name in ["run", "container print", "host key"] {
+        assert!(seen.iter().any(|seen| seen == name), "{seen:?}");
     }
 }
 

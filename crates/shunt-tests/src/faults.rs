@@ -376,8 +376,8 @@ impl Shuntd {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut byte = [0];
-        let ready = std::io::Read::read(child.stdout.as_mut().context("no output")?, &mut byte)?;
-        if ready != 1 {
+        std::io::Read::read(child.stdout.as_mut().context("no output")?, &mut byte)?;
+        if byte != *b"1" {
             bail!("shuntd did not start: does another one serve this network namespace?");
         }
         Ok(Self(child))

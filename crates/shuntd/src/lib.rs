@@ -60,6 +60,7 @@ mod wire;
 pub use config::{Between, Config, Limits, Mistake, Source};
 pub use daemon::{Daemon, Scope};
 pub use given::Given;
+pub use log::log_error;
 pub use notify::notify_ready;
 pub use policy::{Policy, Rule};
 pub use priority::come_first;

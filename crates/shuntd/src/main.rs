@@ -45,7 +45,8 @@ struct Options {
     /// Call the shuntd of another host, as the configuration says, tell whether it answers with the same key, and end
     #[arg(long, value_name = "ADDRESS", conflicts_with = "check")]
     reach: Option<IpAddr>,
-    /// Write one byte to this descriptor and close it once clients can connect
+    /// Write 1 to this descriptor and close it once clients can connect; or write 2 if another shuntd serves
+    /// them already, or why none can start
     #[arg(long, value_name = "N")]
     ready_fd: Option<i32>,
     /// End after this long without a client (`shunt run` starts shuntd with 60)
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("shuntd: {error:#}");
+            shuntd::log_error(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -149,7 +150,20 @@ fn source(system: bool, file: Option<&Path>) -> Source {
 
 fn serve(options: &Options) -> Result<ExitCode> {
     let ready = options.ready_fd.map(shuntd::adopt_descriptor).transpose();
-    let ready = ready.context("--ready-fd does not name an open descriptor above 2")?;
+    let mut ready = ready.context("--ready-fd does not name an open descriptor above 2")?;
+    let done = serve_until_told(options, &mut ready);
+    if let (Err(error), Some(ready)) = (&done, ready) {
+        say(&ready, &format!("{error:#}"));
+    }
+    done
+}
+
+/// Tells whoever started this process.
+fn say(ready: &OwnedFd, text: &str) {
+    let _ = rustix::io::write(ready, text.as_bytes()); // Nobody may be waiting any more.
+}
+
+fn serve_until_told(options: &Options, ready: &mut Option<OwnedFd>) -> Result<ExitCode> {
     let mut given = Given::new().context("what the service manager hands over cannot be used")?;
     let signals = Signals::new().context("cannot receive signals")?;
     let uid = rustix::process::geteuid();
@@ -171,7 +185,7 @@ fn serve(options: &Options) -> Result<ExitCode> {
     let listener = given.named(&name).context("cannot listen for clients")?;
     let listener = match listener.map_or_else(|| shuntd::listen(&name), Ok) {
         Ok(listener) => listener,
-        Err(Errno::ADDRINUSE) => return Ok(is_taken(&name, number, ready)),
+        Err(Errno::ADDRINUSE) => return is_taken(&name, number, ready),
         Err(error) => return Err(error).context("cannot listen for clients"),
     };
     let mut daemon = Daemon::new(listener, scope, config, options.verbose)
@@ -195,10 +209,8 @@ fn serve(options: &Options) -> Result<ExitCode> {
         .stop_by(&signals.stop)
         .and_then(|()| daemon.reload_by(signals.reload, source))
         .context("cannot set up the daemon")?;
-    match ready {
-        Some(ready) => {
-            let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
-        }
+    match ready.take() {
+        Some(ready) => say(&ready, "1"),
         // Who is started by `shunt run` is not the service whose environment that has.
         None => shuntd::notify_ready(),
     }
@@ -210,21 +222,23 @@ fn serve(options: &Options) -> Result<ExitCode> {
 }
 
 /// Says who has the address at which this daemon was to listen, and how the process ends.
-fn is_taken(name: &str, user: Option<u32>, ready: Option<OwnedFd>) -> ExitCode {
+fn is_taken(name: &str, user: Option<u32>, ready: &mut Option<OwnedFd>) -> Result<ExitCode> {
     let is_own = |user: u32| user == 0 || user == rustix::process::geteuid().as_raw();
     let stranger = shuntd::listener_of(name).filter(|(_, user)| !is_own(*user));
     if let Some((pid, user)) = stranger {
-        eprintln!(
-            "shuntd: process {pid} of user {user} has taken the address @{name}: \
+        bail!(
+            "process {pid} of user {user} has taken the address @{name}: \
              it must end before a shuntd can start"
         );
-        return ExitCode::FAILURE;
     }
     let whom = user.map_or("this host".to_owned(), |user| format!("user {user}"));
-    eprintln!("shuntd: another shuntd already serves {whom}");
+    shuntd::log_error(&format!("another shuntd already serves {whom}"));
     // The end of the process closes it. Whoever started this process goes on when it is gone, not while it still seems to serve.
-    std::mem::forget(ready);
-    ExitCode::from(ALREADY)
+    if let Some(ready) = ready.take() {
+        say(&ready, "2");
+        std::mem::forget(ready);
+    }
+    Ok(ExitCode::from(ALREADY))
 }
 
 /// Serves programs of other network namespaces, too, as far as can be.
@@ -240,7 +254,9 @@ fn cross_namespaces(daemon: &mut Daemon, options: &Options, given: &mut Given) -
     match listening {
         Ok(()) => {}
         Err(error) if options.socket.is_some() => return Err(error),
-        Err(error) => eprintln!("shuntd: {error:#}: containers will not find this daemon"),
+        Err(error) => {
+            shuntd::log_error(&format!("{error:#}: containers will not find this daemon"));
+        }
     }
     if !options.by_addresses {
         daemon.find_by_mirrors();

@@ -63,6 +63,26 @@ fn sockets_for_another_process_are_not_taken() {
 }
 
 #[test]
+fn errors_are_errors_to_the_journal_and_plain_lines_to_all_others() {
+    use std::os::unix::fs::MetadataExt as _;
+    let path = std::env::temp_dir().join(format!("shuntd-journal-{}", std::process::id()));
+    let said = |moved: u64| {
+        let file = File::create(&path).unwrap();
+        let about = file.metadata().unwrap();
+        let stream = format!("{}:{}", about.dev(), about.ino() + moved);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shuntd"));
+        command.args(["--check", "/nonexistent"]);
+        command.env("JOURNAL_STREAM", stream).stderr(file);
+        assert_eq!(command.status().unwrap().code(), Some(1));
+        std::fs::read_to_string(&path).unwrap()
+    };
+    let [journal, redirected] = [said(0), said(1)];
+    std::fs::remove_file(&path).unwrap();
+    assert!(redirected.starts_with("shuntd: "), "{redirected}");
+    assert_eq!(journal, format!("<3>{redirected}"));
+}
+
+#[test]
 fn a_socket_that_no_program_looks_for_is_an_error() {
     let [own, other] = [new_name(), new_name()];
     let sockets = [&own, &other].map(|name| shuntd::listen(name).unwrap());

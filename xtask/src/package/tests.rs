@@ -21,6 +21,26 @@ fn each_page_of_the_manual_is_packaged() {
 }
 
 #[test]
+fn each_unit_is_packaged_and_verified_and_leaves_nothing_behind() {
+    let packaging = root().join("packaging");
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let verified = read("xtask/src/package/trial.rs");
+    let purged = read("packaging/scripts/postrm");
+    let units = fs::read_dir(&packaging).unwrap();
+    let units = units.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    for unit in units.filter(|name| name.ends_with(".service") || name.ends_with(".socket")) {
+        let line = format!(r#"["../../packaging/{unit}", "usr/lib/systemd/system/", "644"]"#);
+        assert!(manifest().contains(&line), "{unit} is not packaged");
+        let file = format!("/usr/lib/systemd/system/{unit}");
+        assert!(verified.contains(&file), "{unit} is not verified");
+        assert!(
+            purged.contains(&format!(".wants/{unit}")),
+            "{unit} stays enabled"
+        );
+    }
+}
+
+#[test]
 fn each_shell_s_completions_are_packaged() {
     for (shell, file) in COMPLETIONS {
         let source = format!("\"target/release/completions/{file}\"");

@@ -106,13 +106,14 @@ fn completions(at: &Container) -> Result<String> {
 /// The units have no mistake that systemd knows, and stay off.
 fn units(at: &Container) -> Result<String> {
     let said = at.shell(
-        "systemd-analyze verify /usr/lib/systemd/system/shuntd.service /usr/lib/systemd/system/shuntd.socket 2>&1
+        "systemd-analyze verify /usr/lib/systemd/system/shuntd.service /usr/lib/systemd/system/shuntd.socket \
+             /usr/lib/systemd/system/shunt-metrics.service 2>&1
          export XDG_RUNTIME_DIR=/tmp
          systemd-analyze --user verify /usr/lib/systemd/user/shuntd.service /usr/lib/systemd/user/shuntd.socket 2>&1",
     )?;
     let ours: Vec<_> = said.lines().filter(|line| line.contains("shunt")).collect();
     ensure!(ours.is_empty(), "{}", ours.join("\n"));
-    at.shell("test ! -e /etc/systemd/system/multi-user.target.wants/shuntd.service")?;
+    at.shell("! ls /etc/systemd/system/multi-user.target.wants | grep shunt")?;
     Ok(String::new())
 }
 
@@ -137,7 +138,8 @@ fn remove(at: &Container) -> Result<String> {
     // As `systemctl enable` and a daemon leave them.
     at.shell(
         "mkdir -p /etc/systemd/system/multi-user.target.wants /run/shunt
-         ln -s /lib/systemd/system/shuntd.service /etc/systemd/system/multi-user.target.wants
+         cd /etc/systemd/system/multi-user.target.wants
+         ln -s /lib/systemd/system/shuntd.service /lib/systemd/system/shunt-metrics.service .
          touch /run/shunt/1",
     )?;
     let talk = at.talk(SHUNT)?;

@@ -170,8 +170,9 @@ pub(super) const CASES: &[Case] = &[
         world: World::Older,
         about: About::Server,
         said: &[
-            "no shuntd answers",
-            "one of another version runs beside it (@shunt/7/user/",
+            "runs under Shunt.",
+            "speaks version 7, this is version ",
+            ": restart it",
         ],
         needs: NETNS,
         ..BOTH
@@ -190,14 +191,19 @@ pub(super) struct Place {
 }
 
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Listens where a daemon of another version would.
+/// Listens where a daemon of this version would, and welcomes whoever comes as one of another: a message begins with
+/// its kind and the version.
 const OLDER: &str = "
-import os, socket, time
+import socket, struct, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-s.bind('\\0shunt/7/user/%d' % os.geteuid())
+s.bind('\\0' + sys.argv[1])
 s.listen()
 print('ready', flush=True)
-time.sleep(60)
+while True:
+    client = s.accept()[0]
+    hello = client.recv(4096)
+    client.send(struct.pack('HH', 2, 7) + hello[4:])
+    client.close()
 ";
 
 impl Place {
@@ -229,10 +235,12 @@ impl Place {
         }
         if case.world == World::Older {
             let mut command = place.enter(true);
+            let user = rustix::process::geteuid().as_raw();
+            let name = shunt_abi::control_name(Some(user));
             let older = Job::spawn(
                 "why-older",
                 directory,
-                command.args(["python3", "-c", OLDER]),
+                command.args(["python3", "-c", OLDER, &name]),
             )?;
             if !wait_until(PATIENCE, || older.output().contains("ready")) {
                 bail!("it does not listen:\n{}", older.tail());

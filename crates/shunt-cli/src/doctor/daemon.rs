@@ -13,20 +13,30 @@ use crate::locate;
 
 /// Every daemon that answers must work: a program takes the first.
 pub(super) fn check() -> Found {
+    // Who has the address of root's daemon keeps nobody from his own.
+    let Some((user, pid)) = Control::usurper(true) else {
+        if let Some(name) = deaf_host() {
+            return Err(deaf("root's", &name));
+        }
+        return serving();
+    };
+    serving().map(|text| {
+        format!(
+            "{text}; warning: user {user} has taken the address of root's shuntd ({}), who must end before root \
+             can start `shuntd --system`",
+            process(pid)
+        )
+    })
+}
+
+/// The address of root's daemon, if somebody listens there who takes nobody.
+fn deaf_host() -> Option<String> {
+    let is_asked = Control::named().is_none() && Control::connect(true).is_none();
+    Control::listened_at(true).filter(|_| is_asked)
+}
+
+fn serving() -> Found {
     let daemons = Control::all();
-    if let Some((user, pid)) = Control::usurper(true) {
-        return Err(Fault::new(
-            format!(
-                "user {user} has taken the address of root's shuntd ({})",
-                process(pid)
-            ),
-            "that process must end before root can start `shuntd --system`",
-        ));
-    }
-    let is_silent = Control::named().is_none() && daemons.iter().all(|daemon| !daemon.host);
-    if let Some(name) = Control::listened_at(true).filter(|_| is_silent) {
-        return Err(deaf("root's", &name));
-    }
     if daemons.is_empty() {
         return startable().map(|text| text + &others());
     }

@@ -105,6 +105,18 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_has_ended_is_told_of_as_such() {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let left = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&child)), left).unwrap();
+        let fault = one(&[&child.id().to_string()]).unwrap_err();
+        child.wait().unwrap();
+        assert!(fault.what.contains(" has ended"), "{fault}");
+        assert!(!fault.advice.contains("shunt run"), "{fault}");
+    }
+
+    #[test]
     fn a_process_is_named_by_its_number() {
         let own = std::process::id().to_string();
         let fault = one(&[&own]).unwrap_err();

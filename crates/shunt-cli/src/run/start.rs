@@ -1,7 +1,9 @@
 //! Starts a shuntd for this user if nobody serves him.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,12 +16,17 @@ use crate::{locate, sys};
 /// How long a daemon may take to start.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What shuntd writes to `--ready-fd` once clients can connect, and if another one serves this user. Anything
+/// else is why it did not start.
+const READY: &[u8] = b"1";
+const ALREADY: &[u8] = b"2";
+
 /// Seconds that a daemon goes on without clients.
 const LINGER: &str = "60";
 
-/// Returns when a daemon that serves this user can be connected to.
+/// Returns when a daemon serves this user.
 pub(super) fn ensure_daemon() -> Result<()> {
-    if is_served() {
+    if is_served()? {
         return Ok(());
     }
     if let Some(path) = Control::named() {
@@ -44,6 +51,12 @@ pub(super) fn ensure_daemon() -> Result<()> {
              a shuntd can start once it has ended (root's `shuntd --system` needs another address){mapped}"
         );
     }
+    if Control::is_full() {
+        bail!(
+            "who listens at the address that shuntd needs for you takes no connections; \
+             `shunt doctor` tells what to do"
+        );
+    }
     let program = locate::daemon().context("the program is neither beside shunt nor on PATH")?;
     let deadline = Instant::now() + PATIENCE;
     let (ready, writer) = io::pipe()?;
@@ -65,29 +78,43 @@ pub(super) fn ensure_daemon() -> Result<()> {
         .with_context(|| format!("cannot start {}", program.display()))?;
     child.wait()?;
     drop(writer);
+    let mut said = Vec::new();
     if wait_readable(&ready, deadline) {
-        let mut byte = [0; 1];
-        if rustix::io::read(&ready, &mut byte[..]) == Ok(1) {
-            return Ok(());
-        }
+        File::from(ready).read_to_end(&mut said)?;
     }
-    // It ended, most likely because another one was quicker: that one is about
-    // to listen.
+    match said.as_slice() {
+        READY => return Ok(()),
+        ALREADY => {}
+        _ => bail!("{}", failure(&program, &String::from_utf8_lossy(&said))),
+    }
+    // Another one was quicker, and is about to listen.
     while Instant::now() < deadline {
-        if is_served() {
+        if is_served()? {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    bail!(
-        "{} did not start: run it by hand to see why",
-        program.display()
-    )
+    bail!("another one has the address, and does not answer; `shunt doctor` tells what to do")
 }
 
-fn is_served() -> bool {
-    let answers = |host| Control::connect(host).is_some_and(|daemon| !daemon.has_gone());
-    answers(true) || answers(false)
+/// In one line, why a daemon did not start, in its own words if it had any, and what to do.
+fn failure(program: &Path, said: &str) -> String {
+    let program = program.display();
+    let words: Vec<_> = said.lines().map(str::trim).collect();
+    match words.join(" ") {
+        said if said.is_empty() => format!("{program} did not start: run it by hand to see why"),
+        said => format!("{program} did not start: {said}; `shunt doctor` tells what to do"),
+    }
+}
+
+/// Whether a daemon serves this user; an error if programs would wait for one that does not answer.
+fn is_served() -> Result<bool> {
+    for daemon in [true, false].into_iter().filter_map(Control::connect) {
+        if daemon.answers()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether a descriptor becomes readable (or its other end closes) in time.

@@ -90,6 +90,12 @@ impl Filter {
         })
     }
 
+    /// The first word of the expression if that is a number, with which none begins.
+    pub(super) fn leading_number(&self) -> Option<&str> {
+        let word = self.words.first()?;
+        word.parse::<f64>().is_ok().then_some(word)
+    }
+
     fn has_family(&self, local: SocketAddr) -> bool {
         !(self.ipv4 && local.is_ipv6() || self.ipv6 && local.is_ipv4())
     }

@@ -13,7 +13,7 @@ pub(super) const WIDEST: u16 = 47;
 /// Bytes of a connection per second.
 pub(super) const CONNECTIONS_BY: usize = 5;
 /// Bytes that a process sends per second.
-pub(super) const PROCESSES_BY: usize = 5;
+pub(super) const PROCESSES_BY: usize = 6;
 
 pub(super) const CONNECTIONS: &[Column<Flow>] = &[
     Column::left("LOCAL", None, On::Each, |flow| {
@@ -72,8 +72,11 @@ pub(super) const PROCESSES: &[Column<Program>] = &[
     Column::right("SHM", 5, On::Each, |program| {
         Value::Count(program.connections[0])
     }),
-    Column::right("TCP", 5, On::Each, |program| {
+    Column::right("RDMA", 5, On::Wide, |program| {
         Value::Count(program.connections[1])
+    }),
+    Column::right("TCP", 5, On::Each, |program| {
+        Value::Count(program.connections[2])
     }),
     Column::right("CPU", 5, On::Each, |program| Value::Percent(program.busy)),
     Column::right("SENT", 8, On::Each, |program| {

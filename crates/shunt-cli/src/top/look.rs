@@ -165,7 +165,16 @@ pub(super) struct Flow {
 /// A connection from one look to the next.
 pub(super) type FlowKey = (SocketAddr, SocketAddr, Vec<Option<u32>>);
 
+/// What `shunt ss` calls the paths of connections.
+pub(super) const PATHS: [&str; 3] = ["shm", "rdma", "tcp"];
+
 impl Flow {
+    /// The number of its path.
+    pub(super) fn path(&self) -> usize {
+        let path = PATHS.iter().position(|path| *path == self.connection.path);
+        path.unwrap_or(PATHS.len() - 1)
+    }
+
     pub(super) fn key(&self) -> FlowKey {
         key(&self.connection)
     }
@@ -249,8 +258,8 @@ fn sum(calls: Calls) -> u64 {
 pub(super) struct Program {
     pub(super) who: Who,
     pub(super) uid: Option<u32>,
-    /// Connections in shared memory, and on TCP.
-    pub(super) connections: [u32; 2],
+    /// Connections in shared memory, by RDMA, and on TCP.
+    pub(super) connections: [u32; 3],
     /// Bytes sent and received.
     pub(super) bytes: Option<[f64; 2]>,
     /// Calls that send, its own and those of its peers.
@@ -310,7 +319,7 @@ fn program(
         busy: worked.map(|(now, before)| (now - before).max(0.0) / seconds),
         who,
         uid,
-        connections: [0; 2],
+        connections: [0; 3],
         bytes: None,
         messages: [None; 2],
         sleeps: None,
@@ -321,8 +330,7 @@ fn program(
 impl Program {
     /// One more of its connections, of which it has this end.
     fn add(&mut self, flow: &Flow, end: usize) {
-        let plain = usize::from(flow.connection.path == "tcp");
-        self.connections[plain] += 1;
+        self.connections[flow.path()] += 1;
         let Some(rates) = flow.rates else { return };
         let bytes = self.bytes.get_or_insert_default();
         for (i, direction) in [end, 1 - end].into_iter().enumerate() {

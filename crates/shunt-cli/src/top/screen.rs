@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, RenderDirection, Sparkline, Widget as _, Wrap};
 
 use super::column::{WIDE, WIDEST, name, sum};
-use super::look::{Flow, Past, Program};
+use super::look::{Flow, PATHS, Past, Program};
 use super::model::{Model, Tab};
 use super::number::short;
 use super::sheet::{Column, Item, On, Sheet, Value};
@@ -87,6 +87,11 @@ fn sentence(text: &str) -> Paragraph<'_> {
     Paragraph::new(text).wrap(Wrap { trim: true })
 }
 
+/// Numbers of [`PATHS`].
+const SHM: usize = 0;
+const RDMA: usize = 1;
+const TCP: usize = 2;
+
 /// The tabs, and what all connections do together.
 fn tabs(model: &Model, styles: Styles) -> Line<'static> {
     let tab = |tab, text| {
@@ -97,26 +102,40 @@ fn tabs(model: &Model, styles: Styles) -> Line<'static> {
         };
         Span::styled(text, style)
     };
-    let flows = &model.flows.items;
-    let shared = flows.iter().filter(|f| f.connection.path != "tcp").count();
-    let rates = flows.iter().filter_map(|flow| flow.rates);
-    let [ring, kernel] = rates.fold([0.0; 2], |[ring, kernel], rates| {
-        let [client, server] = rates.bytes;
-        [ring + client[0] + server[0], kernel + client[1] + server[1]]
-    });
-    Line::from(vec![
+    // Connections, and bytes per second: through rings, as their paths are, and through the kernel.
+    let mut paths = [(0, 0.0); 3];
+    for flow in &model.flows.items {
+        let path = flow.path();
+        paths[path].0 += 1;
+        if let Some(rates) = flow.rates {
+            let [client, server] = rates.bytes;
+            // One that has just gone back to TCP has moved something by its ring before.
+            let ring = if path == TCP { SHM } else { path };
+            paths[ring].1 += client[0] + server[0];
+            paths[TCP].1 += client[1] + server[1];
+        }
+    }
+    let of_path = |path: usize, style| {
+        let (count, bytes) = paths[path];
+        Span::styled(
+            format!("{} {count}: {}B/s", PATHS[path], short(bytes)),
+            style,
+        )
+    };
+    let mut parts = vec![
         Span::styled("shunt top", STRONG),
         Span::raw("  "),
         tab(Tab::Connections, " Connections "),
         tab(Tab::Processes, " Processes "),
         Span::raw("  "),
-        Span::styled(format!("shm {shared}: {}B/s", short(ring)), styles.shared),
+        of_path(SHM, styles.shared),
         Span::raw("  "),
-        Span::styled(
-            format!("tcp {}: {}B/s", flows.len() - shared, short(kernel)),
-            styles.plain,
-        ),
-    ])
+    ];
+    if paths[RDMA].0 > 0 {
+        parts.extend([of_path(RDMA, styles.shared), Span::raw("  ")]);
+    }
+    parts.push(of_path(TCP, styles.plain));
+    Line::from(parts)
 }
 
 /// The order, and the filter.
@@ -338,10 +357,15 @@ fn draw_program(frame: &mut Frame, area: Rect, program: Option<&Program>, styles
 }
 
 fn program_lines(program: &Program) -> Vec<String> {
-    let [shared, plain] = program.connections;
+    let [shared, rdma, plain] = program.connections;
+    let rdma = if rdma > 0 {
+        format!(", {rdma} by RDMA")
+    } else {
+        String::new()
+    };
     let user = program.uid.map(|uid| format!(" of {}", user::name(uid)));
     let mut lines = vec![format!(
-        "a process{}; connections: {shared} in shared memory, {plain} on TCP",
+        "a process{}; connections: {shared} in shared memory{rdma}, {plain} on TCP",
         user.unwrap_or_default()
     )];
     if let Some(busy) = program.busy {

@@ -280,7 +280,8 @@ impl Daemon {
             tv_nsec: 0,
         };
         let said = rustix::event::poll(&mut poll, Some(&patience))? > 0;
-        let is_ready = !said || output.read(&mut [0])? == 1;
+        let mut byte = [0];
+        let is_ready = !said || output.read(&mut byte)? == 1 && byte == *b"1";
         Ok(Self {
             child,
             is_ready,

@@ -9,7 +9,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 use shunt_abi::Reason;
 use shunt_abi::detail::Detail;
-use shunt_abi::message::{FLAG_SHUNTED, Kind, Message};
+use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED, Kind, Message};
 
 use super::super::look::{Look, Used, Who};
 use super::super::model::{Action, Model};
@@ -156,6 +156,33 @@ fn processes_at_200_columns() {
         "processes-200.txt",
         include_str!("processes-200.txt"),
     );
+}
+
+#[test]
+fn connections_by_rdma_are_not_in_shared_memory() {
+    let mut model = Model::new(String::new()).unwrap();
+    let start = Instant::now();
+    for second in 0..2 {
+        let mut row = row(libc::AF_INET, 6379, 40_000, ["redis-server", "redis-bench"]);
+        row.flags = FLAG_SHUNTED | FLAG_REACHES;
+        row.bytes[0][0] = 1000 * second;
+        model.look(Ok(Look {
+            at: start + Duration::from_secs(second),
+            connections: vec![connection(&row, None)],
+            processes: HashMap::new(),
+        }));
+    }
+    press(&mut model, &[KeyCode::Tab]);
+    let shown = screen(&mut model, 200, 24);
+    for part in [
+        "shm 0: 0B/s  rdma 1: 1.00kB/s  tcp 0: 0B/s",
+        "connections: 0 in shared memory, 1 by RDMA, 0 on TCP",
+    ] {
+        assert!(shown.contains(part), "{part}:\n{shown}");
+    }
+    let row = shown.lines().find(|line| line.starts_with("redis-server/"));
+    let words: Vec<_> = row.unwrap().split_whitespace().collect();
+    assert_eq!(words[1..4], ["0", "1", "0"], "{shown}");
 }
 
 #[test]
