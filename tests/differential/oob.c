@@ -146,6 +146,38 @@ static void urgent_between(struct end *e)
     }
 }
 
+// No splice passes the urgent byte, which a receive leaves out.
+static void urgent_spliced(struct end *e)
+{
+    char buf[16];
+    int p[2];
+    AT(C) {
+        T(send(FD, "ab", 2, 0));
+        T(send(FD, "!", 1, MSG_OOB));
+        T(send(FD, "cd", 2, 0));
+    }
+    AT(S) {
+        MUST(pipe2(p, O_CLOEXEC));
+        await_events(e, FD, POLLPRI);
+        await_bytes(e, FD, 2);
+        T(splice(FD, NULL, p[1], NULL, 16, 0));
+        T(splice(FD, NULL, p[1], NULL, 16, 0));
+        T(splice(FD, NULL, p[1], NULL, 16, SPLICE_F_NONBLOCK));
+        int flags = MUST(fcntl(FD, F_GETFL));
+        MUST(fcntl(FD, F_SETFL, flags | O_NONBLOCK));
+        T(splice(FD, NULL, p[1], NULL, 16, 0));
+        T(recv(FD, buf, 16, MSG_OOB));
+        T(splice(FD, NULL, p[1], NULL, 16, 0));
+        await_events(e, FD, POLLIN);
+        T(recv(FD, buf, 1, 0));
+        MUST(fcntl(FD, F_SETFL, flags));
+        T(splice(FD, NULL, p[1], NULL, 16, 0));
+        T(read(p[0], buf, 16));
+        say(e, "%.3s", buf);
+        close(p[0]), close(p[1]);
+    }
+}
+
 static void urgent_full(struct end *e)
 {
     size_t total = 0;
@@ -158,4 +190,5 @@ static void urgent_full(struct end *e)
 }
 
 DIFF_MAIN(CASE(nothing_urgent, ALL | COLD), CASE(urgent_aside, ALL | COLD), CASE(urgent_inline, ALL | COLD),
-          CASE(urgent_select, COLD), CASE(urgent_mark, ALL | COLD), CASE(urgent_between, COLD), CASE(urgent_full, 0))
+          CASE(urgent_select, COLD), CASE(urgent_mark, ALL | COLD), CASE(urgent_between, COLD), CASE(urgent_spliced, ALL | COLD),
+          CASE(urgent_full, 0))

@@ -4,7 +4,7 @@
 
 use libc::{c_int, c_uint, iovec, pollfd, timespec};
 use shunt_abi::Reason;
-use shunt_shm::slot;
+use shunt_shm::slot::{self, Way};
 use std::mem::MaybeUninit;
 
 use super::errors::keep_error;
@@ -437,8 +437,13 @@ fn splice_out_in(conn: &Conn, out: c_int, count: usize, flags: c_uint, stay: &St
             if done > 0 && sys::ready(here.fd, 0) & libc::POLLERR != 0 && recv::unread(&here) == 0 {
                 break;
             }
+            if stops_at_mark(&here) {
+                return so_far(done, at_mark(&here));
+            }
             moved = match look(conn, done == 0, stay) {
                 Outcome::Done(0) => break,
+                // Urgent data has come while the call slept.
+                Outcome::Done(_) if stops_at_mark(&stay.at(conn)) => Ok(0),
                 Outcome::Done(_) => recv::pass_on(conn, count - done, &write, stay),
                 // A short count tells the program that it has everything.
                 Outcome::Kernel if done > 0 => match move_from_kernel(conn, &pipe, count - done) {
@@ -456,6 +461,22 @@ fn splice_out_in(conn: &Conn, out: c_int, count: usize, flags: c_uint, stay: &St
         }
     }
     Outcome::Done(done as isize)
+}
+
+/// Whether the next byte is the urgent one, which no `splice` passes (a receive leaves it out and goes on behind it). An error comes before it.
+fn stops_at_mark(conn: &Conn) -> bool {
+    conn.way_in() != Way::Ring
+        && recv::at_mark(conn)
+        && sys::ready(conn.fd, 0) & libc::POLLERR == 0
+}
+
+/// What a `splice` returns that can take nothing, since the next byte is the urgent one: it does not wait (`tcp_splice_read` of Linux).
+fn at_mark(conn: &Conn) -> Outcome {
+    if conn.may_wait(0) {
+        Outcome::Done(0)
+    } else {
+        Outcome::Fail(libc::EAGAIN)
+    }
 }
 
 /// Looks for a byte to receive, and waits for it if the call may.

@@ -70,6 +70,12 @@ impl Mixture {
     pub(crate) fn has(&self, feature: Feature) -> bool {
         self.0 >> feature as u32 & 1 != 0
     }
+
+    /// Whether connections are handed on.
+    pub(crate) fn hands_on(&self) -> bool {
+        use Feature::{Exec, Pass, Plain, Stdio};
+        [Exec, Pass, Plain, Stdio].iter().any(|feature| self.has(*feature))
+    }
 }
 
 impl fmt::Display for Mixture {

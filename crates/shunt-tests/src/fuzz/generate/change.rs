@@ -53,6 +53,12 @@ impl Author {
             return;
         };
         let how = self.random.pick(&["wr", "wr", "wr", "rd", "rdwr"]);
+        let end = self.model.end(id);
+        let both = (end.has_shut[0] || how != "rd") && (end.has_shut[1] || how != "wr");
+        if both && end.unread > 0 && self.mixture.hands_on() {
+            // docs/known-defects.md: "handed on after both its directions were shut down".
+            return;
+        }
         let place = self.place();
         self.line(format!(
             "shutdown {}.{slot} do={how}{place}",
