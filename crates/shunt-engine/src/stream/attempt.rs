@@ -59,6 +59,13 @@ impl Attempts {
         self.has_slept || conn.may_wait(self.flags)
     }
 
+    /// Whether the real call would not wait although this one goes on to: it has slept, and another thread has made the descriptor
+    /// non-blocking since.
+    #[inline(always)]
+    pub(super) fn waits_on(&self, conn: &Conn) -> bool {
+        self.has_slept && !conn.may_wait(self.flags)
+    }
+
     /// Waits until the call can go on. `done`: how many bytes it has moved before. `program` is the connection by the
     /// program's number.
     ///

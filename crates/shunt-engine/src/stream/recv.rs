@@ -75,8 +75,13 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
         }
         let here = &stay.at(conn);
         let there = if call.peeks() { unread(here) } else { 0 };
+        let behind = if call.attempts.waits_on(here) {
+            MSG_BEHIND
+        } else {
+            0
+        };
         // SAFETY: the caller's promise.
-        let step = unsafe { attempt_in(stay, here, &mut call.cursor, flags) };
+        let step = unsafe { attempt_in(stay, here, &mut call.cursor, flags | behind) };
         give(&here.pair.own.receiving.token);
         let sleeps = matches!(
             step,

@@ -465,9 +465,7 @@ fn splice_out_in(conn: &Conn, out: c_int, count: usize, flags: c_uint, stay: &St
 
 /// Whether the next byte is the urgent one, which no `splice` passes (a receive leaves it out and goes on behind it). An error comes before it.
 fn stops_at_mark(conn: &Conn) -> bool {
-    conn.way_in() != Way::Ring
-        && recv::at_mark(conn)
-        && sys::ready(conn.fd, 0) & libc::POLLERR == 0
+    conn.way_in() != Way::Ring && recv::at_mark(conn) && sys::ready(conn.fd, 0) & libc::POLLERR == 0
 }
 
 /// What a `splice` returns that can take nothing, since the next byte is the urgent one: it does not wait (`tcp_splice_read` of Linux).

@@ -74,7 +74,9 @@ impl Mixture {
     /// Whether connections are handed on.
     pub(crate) fn hands_on(&self) -> bool {
         use Feature::{Exec, Pass, Plain, Stdio};
-        [Exec, Pass, Plain, Stdio].iter().any(|feature| self.has(*feature))
+        [Exec, Pass, Plain, Stdio]
+            .iter()
+            .any(|feature| self.has(*feature))
     }
 }
 

@@ -121,11 +121,13 @@ impl Author {
             return;
         }
         let (_, to) = self.random.pick(&others);
-        if let Thing::End(old) = self.model.thing(worker, to)
-            && self.model.end(old).unread > 0
-            && !self.mixture.has(Feature::Reset)
-        {
-            return;
+        if let Thing::End(old) = self.model.thing(worker, to) {
+            let old = self.model.end(old);
+            // A call that the kernel restarts goes on with whatever its number names by then.
+            let restarts = old.is_receiving && self.mixture.has(Feature::Signal);
+            if restarts || old.unread > 0 && !self.mixture.has(Feature::Reset) {
+                return;
+            }
         }
         let by = self.random.pick(&["dup2", "dup3"]);
         let name = letter(worker);
