@@ -115,7 +115,7 @@ fn listen(delay: Duration) -> Result<Receiver<Message>> {
         }
     });
     spawn(move || {
-        let mut looker = Looker::default();
+        let mut looker = Looker::new(delay);
         loop {
             let looked = looker.next().map(Message::Looked);
             if looked.is_some_and(|message| messages.send(message).is_err()) {

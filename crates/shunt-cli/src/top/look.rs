@@ -89,8 +89,11 @@ pub(super) struct Looker {
     source: Source,
     /// `/proc/PID/stat` of each process that was seen in the last look.
     files: HashMap<u32, File>,
-    /// When the last look began.
-    looked: Option<Instant>,
+    /// How many looks make a screen.
+    looks: usize,
+    /// Whether the last screen has what a look has found.
+    has_found: bool,
+    /// The looks since.
     glances: Vec<Glance>,
 }
 
@@ -98,18 +101,30 @@ pub(super) struct Looker {
 const MOST_FILES: usize = 256;
 
 impl Looker {
-    /// Asks every daemon that serves this user; tells what it has found, with all that it has not told before, if
-    /// another screen is due.
-    pub(super) fn next(&mut self) -> Option<Result<Look>> {
-        let began = Instant::now();
-        if self.looked.is_some_and(|last| began - last < PACE) {
-            // Why it fails, the next look tells.
-            let glance = self.glance();
-            self.glances.extend(glance);
-            return None;
+    /// Looks are this far apart.
+    pub(super) fn new(delay: Duration) -> Self {
+        Self {
+            looks: PACE.as_micros().div_ceil(delay.as_micros()) as usize,
+            ..Self::default()
         }
-        self.looked = Some(began);
-        Some(self.look())
+    }
+
+    /// Asks every daemon that serves this user; tells what it has found, with all that it has not told before, if
+    /// another screen is due; and at once why it has found nothing.
+    pub(super) fn next(&mut self) -> Option<Result<Look>> {
+        let told = if self.has_found && self.glances.len() + 1 < self.looks {
+            match self.glance() {
+                Ok(glance) => {
+                    self.glances.push(glance);
+                    return None;
+                }
+                Err(error) => Err(error),
+            }
+        } else {
+            self.look()
+        };
+        self.has_found = told.is_ok();
+        Some(told)
     }
 
     fn glance(&mut self) -> Result<Glance> {
@@ -490,15 +505,15 @@ mod tests {
     use crate::control::Control;
     use crate::ss::connection::tests::{detail, row};
 
-    /// Whoever looks asks a daemon that has one connection, which has moved a kilobyte more each time.
-    fn looker() -> Looker {
+    /// Whoever looks asks a daemon that answers so often, and has one connection, which has moved a kilobyte more each time.
+    fn looker(delay: Duration, answers: usize) -> Looker {
         let kind = SocketType::SEQPACKET;
         let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
         let (own, daemon) = pair.unwrap();
         std::thread::spawn(move || {
             let mut row = row();
-            while let Ok((1.., _)) = recv(&daemon, &mut [0; MESSAGE_BYTES][..], RecvFlags::empty())
-            {
+            for _ in 0..answers {
+                recv(&daemon, &mut [0; MESSAGE_BYTES][..], RecvFlags::empty()).unwrap();
                 row.bytes[0][0] += 1000;
                 for message in [row, Message::new(Kind::End)] {
                     send(&daemon, message.as_bytes(), SendFlags::NOSIGNAL).unwrap();
@@ -507,24 +522,37 @@ mod tests {
         });
         Looker {
             source: Source::of(Control::at_other_end(own)),
-            ..Looker::default()
+            ..Looker::new(delay)
         }
     }
 
     #[test]
     fn looks_are_told_when_a_screen_is_due_and_the_others_with_them() {
-        let mut looker = looker();
+        let mut looker = looker(Duration::from_millis(200), 4);
         let first = looker.next().unwrap().unwrap();
         assert_eq!((first.connections.len(), first.glances.len()), (1, 0));
         assert!(looker.next().is_none() && looker.next().is_none());
-        looker.looked = looker.looked.map(|at| at - PACE);
         let second = looker.next().unwrap().unwrap();
         let key = key(&second.connections[0]);
         let [from, to] = [&first, &second].map(|look| moved(ways(&look.connections[0])));
         let seen = second.glances.iter().map(|glance| glance.moved[&key]);
         assert_eq!(seen.collect::<Vec<_>>(), [from + 1000.0, from + 2000.0]);
         assert_eq!(to, from + 3000.0);
-        assert!(looker.next().is_none());
+    }
+
+    #[test]
+    fn a_look_after_one_that_has_found_nothing_is_told_at_once() {
+        let mut looker = looker(Duration::from_millis(100), 3);
+        assert!(looker.next().is_some() && looker.next().is_none());
+        looker.has_found = false;
+        assert!(looker.next().is_some());
+    }
+
+    #[test]
+    fn looks_that_are_far_apart_are_all_shown() {
+        let looks = |millis| Looker::new(Duration::from_millis(millis)).looks;
+        assert_eq!([10, 100, 300, 500, 1000].map(looks), [50, 5, 2, 1, 1]);
+        assert_eq!(Looker::new(Duration::MAX).looks, 1);
     }
 
     #[test]
