@@ -7,7 +7,8 @@ Every server runs twice, once without Shunt and once under it, and every round a
 line per load and number of loops tells the medians, their ratio, and all rates in order. With --control every server
 runs a third time, without Shunt again: the ratio of these two tells how much of a ratio is chance. Root is needed: MariaDB and
 PostgreSQL run as their own users, and so do their clients (ends of two users are not paired).
-Packages: gcc redis-server redis-tools memcached nginx wrk varnish haproxy python3-zmq mariadb-server sysbench postgresql.
+Packages: gcc redis-server redis-tools memcached nginx wrk varnish haproxy python3-zmq mariadb-server sysbench postgresql
+default-jdk-headless nodejs libzookeeper-java python3-kazoo rabbitmq-server python3-pika.
 """
 import argparse
 import os
@@ -158,6 +159,43 @@ def zeromq_unix(b, side):
     b.serve(side, [PYTHON, os.path.join(HERE, "zmq_ping.py"), "serve", unix(b, side)])
 
 
+def java(name, mode):
+    def serve(b, side):
+        b.serve(side, ["java", os.path.join(HERE, "../programs/Echo.java"), b.port(name, side), mode])
+
+    return serve
+
+
+java_threads = java("java threads", "blocking")
+java_selector = java("java selector", "nio")
+
+
+def node(b, side):
+    serve = "require('http').createServer((_, answer) => answer.end('x'.repeat(1000)))"
+    b.serve(side, ["node", "-e", f"{serve}.listen({b.port('node', side)}, '127.0.0.1')"])
+
+
+def zookeeper(b, side):
+    home = b.path(f"zookeeper{side}")
+    os.makedirs(home)
+    with open(home + "/conf", "w") as file:
+        file.write(f"dataDir={home}\nclientPort={b.port('zookeeper', side)}\nadmin.enableServer=false\n")
+    jars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-nop.jar"
+    b.serve(side, ["java", "-cp", jars, "org.apache.zookeeper.server.ZooKeeperServerMain", home + "/conf"])
+
+
+def rabbitmq(b, side):
+    home, names = b.path(f"rabbitmq{side}"), b.port("names of Erlang", side)
+    os.makedirs(home)
+    b.serve(side, ["epmd", "-address", "127.0.0.1", "-port", names])
+    wait_for(names)
+    settings = [f"HOME={home}", f"RABBITMQ_MNESIA_BASE={home}/mnesia", f"RABBITMQ_LOG_BASE={home}/log"]
+    settings += ["ERL_EPMD_PORT=" + names, "RABBITMQ_NODENAME=shunt@localhost", "RABBITMQ_NODE_IP_ADDRESS=127.0.0.1"]
+    settings += ["RABBITMQ_NODE_PORT=" + b.port("rabbitmq", side), "RABBITMQ_DIST_PORT=" + b.port("nodes of Erlang", side)]
+    # The program of this name in /usr/sbin takes another user.
+    b.serve(side, ["env", *settings, "/usr/lib/rabbitmq/bin/rabbitmq-server"])
+
+
 SYSBENCH = ["sysbench", "oltp_point_select", "--db-driver=mysql", "--mysql-host=127.0.0.1", "--mysql-user=root"]
 SYSBENCH += ["--mysql-db=sbtest", "--table-size=1000"]
 
@@ -254,17 +292,26 @@ LOADS = {
     "MariaDB, 8 clients": ([mariadb], sysbench(8)),
     "PostgreSQL, 1 client": ([postgresql], pgbench(1)),
     "PostgreSQL, 50 clients": ([postgresql], pgbench(50)),
+    "Java in threads, 1 client": ([java_threads], echo_client("java threads", 1)),
+    "Java in threads, 4 clients": ([java_threads], echo_client("java threads", 4)),
+    "Java by a selector, 1 client": ([java_selector], echo_client("java selector", 1)),
+    "Java by a selector, 4 clients": ([java_selector], echo_client("java selector", 4)),
+    "Node, 1 client": ([node], wrk("node", 1)),
+    "Node, 16 clients": ([node], wrk("node", 16)),
+    "ZooKeeper, 1 client": ([zookeeper], python_client("zookeeper", "zookeeper_get.py")),
+    "RabbitMQ, 1 client": ([rabbitmq], python_client("rabbitmq", "rabbitmq_get.py")),
 }
 
 
 def wait_for(port):
-    """Waits until somebody listens."""
-    wanted = f":{int(port):04X} 00000000:0000 0A"
-    deadline = time.monotonic() + 30
+    """Waits until somebody listens, which Java does by IPv6."""
+    wanted = re.compile(f":{int(port):04X} 0+:0000 0A")
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
-        with open("/proc/net/tcp") as file:
-            if any(wanted in line for line in file):
-                return
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            with open(table) as file:
+                if any(wanted.search(line) for line in file):
+                    return
         time.sleep(0.05)
     raise TimeoutError(f"nobody listens at port {port}")
 

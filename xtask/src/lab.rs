@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+/// How long a server may take to listen: RabbitMQ needs ten seconds on two cores that others use as well.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// When connections are moved, if that was chosen for all experiments.
 static UPGRADE: OnceLock<String> = OnceLock::new();
 
@@ -162,7 +165,7 @@ impl Lab {
 
     fn listener(&self, name: &str, port: u16, program: &str, mut command: Command) -> Result<Job> {
         let mut job = Job::spawn(name, &self.directory, &mut command)?;
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + LIMIT;
         while !listens(port) {
             if let Some(status) = job.finished()? {
                 bail!("{program} did not start ({status})\n{}", job.tail());

@@ -15,12 +15,15 @@ mod mosquitto;
 pub(crate) mod nginx;
 mod postgresql;
 mod python_web;
+mod rabbitmq;
 pub(crate) mod redis;
 mod rings;
 mod rsync;
 mod ssh;
 mod table;
+mod varnish;
 mod web;
+mod zookeeper;
 
 use crate::lab::{Lab, Variant};
 use crate::process::reap_leftovers;

@@ -253,6 +253,8 @@ impl Control {
         loop {
             let length = self.take(datagram)?;
             let length = length.with_context(|| self.end())?;
+            // Two messages tell of a connection.
+            found.connections.reserve(length / (2 * MESSAGE_BYTES));
             for bytes in datagram[..length].chunks(MESSAGE_BYTES) {
                 if found.add(&self.message(bytes)?) {
                     return Ok(found);

@@ -1,7 +1,7 @@
 //! `shunt top`: what connections and processes do just now, until somebody presses `q`.
 //!
 //! Three threads tell the one that draws: one reads keys, one waits for signals, and one asks shuntd, which
-//! may take its time. What is shown is [`model::Model`]'s; this file has the terminal.
+//! may take its time, and tells what is worth a screen. What is shown is [`model::Model`]'s; this file has the terminal.
 
 mod column;
 mod look;
@@ -11,10 +11,11 @@ mod screen;
 mod sheet;
 
 use std::io::{self, BufWriter, IsTerminal as _, Stdout, stdout};
+use std::iter;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{sleep, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use ratatui::Terminal;
@@ -56,9 +57,6 @@ enum Message {
     /// No key will come any more.
     Lost(io::Error),
 }
-
-/// Nobody can read numbers that change faster; and to draw a screen takes longer than to read the counters.
-const PACE: Duration = Duration::from_millis(250);
 
 /// Why it ends.
 enum End {
@@ -117,8 +115,12 @@ fn listen(delay: Duration) -> Result<Receiver<Message>> {
         }
     });
     spawn(move || {
-        let mut looker = Looker::default();
-        while messages.send(Message::Looked(looker.look())).is_ok() {
+        let mut looker = Looker::new(delay);
+        loop {
+            let looked = looker.next().map(Message::Looked);
+            if looked.is_some_and(|message| messages.send(message).is_err()) {
+                return;
+            }
             sleep(delay);
         }
     });
@@ -130,15 +132,13 @@ fn show(model: &mut Model, messages: &Receiver<Message>) -> io::Result<End> {
     // As https://no-color.org has it.
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let styles = Styles::new(colours);
-    let mut due = Instant::now();
     loop {
         terminal.draw(|frame| screen::draw(frame, model, styles))?;
-        let Some(happened) = await_next(messages, due) else {
+        let Ok(first) = messages.recv() else {
             return Ok(End::Wanted);
         };
-        due = Instant::now() + PACE;
         // All that has come meanwhile is drawn once.
-        for message in happened {
+        for message in iter::once(first).chain(messages.try_iter()) {
             let action = match message {
                 Message::Terminal(Event::Key(key)) if key.kind == KeyEventKind::Press => {
                     model.key(key)
@@ -165,21 +165,6 @@ fn show(model: &mut Model, messages: &Receiver<Message>) -> io::Result<End> {
             }
         }
     }
-}
-
-/// What happens until another screen is drawn: not before it is `due`, unless it is not a look that has come. `None`:
-/// nothing will.
-fn await_next(messages: &Receiver<Message>, due: Instant) -> Option<Vec<Message>> {
-    let mut happened = vec![messages.recv().ok()?];
-    while let Some(Message::Looked(_)) = happened.last() {
-        let left = due.saturating_duration_since(Instant::now());
-        let Ok(message) = messages.recv_timeout(left) else {
-            break;
-        };
-        happened.push(message);
-    }
-    happened.extend(messages.try_iter());
-    Some(happened)
 }
 
 /// A screen goes to the terminal by as few writes as can be: each may wake whoever shows it.
@@ -218,31 +203,6 @@ mod tests {
     use rustix::termios::{LocalModes, tcgetattr};
     use std::os::fd::OwnedFd;
     use std::process::Command;
-
-    fn looked() -> Message {
-        Message::Looked(Err(anyhow::anyhow!("nothing is known")))
-    }
-
-    #[test]
-    fn looks_wait_for_the_next_screen_and_all_else_does_not() {
-        let (sender, messages) = channel();
-        let key = || Message::Terminal(Event::FocusGained);
-        let far = Instant::now() + Duration::from_secs(3600);
-        for message in [looked(), looked(), key(), looked()] {
-            sender.send(message).unwrap();
-        }
-        assert_eq!(await_next(&messages, far).unwrap().len(), 4);
-        // It is due.
-        sender.send(looked()).unwrap();
-        assert_eq!(await_next(&messages, Instant::now()).unwrap().len(), 1);
-        // One that comes before it is due is drawn then.
-        let (began, wait) = (Instant::now(), Duration::from_millis(50));
-        sender.send(looked()).unwrap();
-        assert_eq!(await_next(&messages, began + wait).unwrap().len(), 1);
-        assert!(began.elapsed() >= wait);
-        drop(sender);
-        assert!(await_next(&messages, far).is_none());
-    }
 
     /// Set in the process that panics.
     const ROLE: &str = "TOP_IS_TO_PANIC";

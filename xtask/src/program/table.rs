@@ -3,7 +3,7 @@
 use super::rings::Rings;
 use super::{
     apache, asyncio, echo, git, haproxy, http, inetd, mariadb, memcached, message, mosquitto,
-    nginx, postgresql, python_web, redis, rsync, ssh,
+    nginx, postgresql, python_web, rabbitmq, redis, rsync, ssh, varnish, zookeeper,
 };
 use crate::lab::Variant;
 use crate::stats::Stats;
@@ -143,4 +143,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::mixed("uwsgi", python_web::uwsgi, LARGE_AMONG_OTHERS),
     Program::mixed("postgresql", postgresql::run, FORKED),
     Program::mixed("mariadb", mariadb::run, CLOSED),
+    Program::mixed("varnish", varnish::run, LARGE_AMONG_OTHERS),
+    Program::mixed("zookeeper", zookeeper::run, Rings::Nearly),
+    Program::mixed("rabbitmq", rabbitmq::run, Rings::Nearly),
 ];

@@ -68,7 +68,8 @@ impl Source {
         self.0.iter().any(|place| place.daemon.is_some())
     }
 
-    fn details(&mut self) -> Result<Vec<Details>> {
+    /// The same as each of these daemons has told it.
+    pub(crate) fn details(&mut self) -> Result<Vec<Details>> {
         let mut places: Vec<_> = [true, false].into_iter().zip(&mut self.0).collect();
         places.sort_by_key(|(_, place)| place.daemon.is_none());
         let mut found = Vec::new();

@@ -1,33 +1,77 @@
 //! Two looks at the counters, one after the other, and what has happened in a second between them.
+//!
+//! Looks are frequent and cheap; what is shown is made of one in a [`PACE`]. Of the others, [`Glance`]s, only the bytes
+//! of each connection stay, for the bars.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use compact_str::CompactString;
+use shunt_abi::message::Message;
 
 use crate::ss::Source;
-use crate::ss::connection::{Calls, Connection, Counts, Process, Way};
+use crate::ss::connection::{Calls, Connection, Counts, Process, connection, end};
 
 /// How many looks are remembered for each row.
 const REMEMBERED: usize = 240;
 
+/// Nobody can read numbers that change faster; and to make a screen takes much longer than to read the counters.
+const PACE: Duration = Duration::from_millis(500);
+
 /// What was there at one time.
 pub(super) struct Look {
     pub(super) at: Instant,
+    /// Since the look before.
+    pub(super) glances: Vec<Glance>,
     pub(super) connections: Vec<Connection>,
     pub(super) processes: HashMap<Who, Used>,
 }
 
+/// The bytes that each connection had moved at one time, both ways.
+pub(super) struct Glance {
+    pub(super) at: Instant,
+    pub(super) moved: HashMap<FlowKey, f64>,
+}
+
+/// From one look to the next.
+pub(super) struct Span<'a> {
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+    pub(super) glances: &'a [Glance],
+}
+
+impl Span<'_> {
+    fn seconds(&self) -> f64 {
+        self.to.duration_since(self.from).as_secs_f64()
+    }
+
+    /// How many bars it has.
+    fn bars(&self) -> usize {
+        self.glances.len() + 1
+    }
+}
+
 /// A process from one look to the next.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Who {
     pub(super) comm: CompactString,
     pub(super) pid: Option<u32>,
     pub(super) container: Option<CompactString>,
+}
+
+/// A number tells processes apart, and is hashed soon.
+impl Hash for Who {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.pid {
+            Some(pid) => state.write_u32(pid),
+            None => (&self.comm, &self.container).hash(state),
+        }
+    }
 }
 
 /// What a process has used since it began.
@@ -45,15 +89,61 @@ pub(super) struct Looker {
     source: Source,
     /// `/proc/PID/stat` of each process that was seen in the last look.
     files: HashMap<u32, File>,
+    /// How many looks make a screen.
+    looks: usize,
+    /// Whether the last screen has what a look has found.
+    has_found: bool,
+    /// The looks since.
+    glances: Vec<Glance>,
 }
 
 /// The most files that are kept open.
 const MOST_FILES: usize = 256;
 
 impl Looker {
-    /// Asks every daemon that serves this user.
-    pub(super) fn look(&mut self) -> Result<Look> {
-        let connections = self.source.collect(|_| true)?.connections;
+    /// Looks are this far apart.
+    pub(super) fn new(delay: Duration) -> Self {
+        Self {
+            looks: PACE.as_micros().div_ceil(delay.as_micros()) as usize,
+            ..Self::default()
+        }
+    }
+
+    /// Asks every daemon that serves this user; tells what it has found, with all that it has not told before, if
+    /// another screen is due; and at once why it has found nothing.
+    pub(super) fn next(&mut self) -> Option<Result<Look>> {
+        let told = if self.has_found && self.glances.len() + 1 < self.looks {
+            match self.glance() {
+                Ok(glance) => {
+                    self.glances.push(glance);
+                    return None;
+                }
+                Err(error) => Err(error),
+            }
+        } else {
+            self.look()
+        };
+        self.has_found = told.is_ok();
+        Some(told)
+    }
+
+    fn glance(&mut self) -> Result<Glance> {
+        let lists = self.source.details()?;
+        let at = Instant::now();
+        let rows = lists.iter().flat_map(|list| &list.connections);
+        let mut glance = HashMap::with_capacity(rows.clone().count());
+        glance.extend(rows.map(|(row, _)| (key_of(row), moved(row.bytes))));
+        Ok(Glance { at, moved: glance })
+    }
+
+    fn look(&mut self) -> Result<Look> {
+        let glances = std::mem::take(&mut self.glances);
+        let lists = self.source.details()?;
+        let at = Instant::now();
+        let rows = lists.iter().flat_map(|list| &list.connections);
+        let connections = rows.map(|(row, detail)| connection(row, detail.as_ref()));
+        let mut connections: Vec<_> = connections.collect();
+        connections.sort_by_key(|c| (c.local, c.peer));
         let mut processes: HashMap<Who, Used> = HashMap::new();
         let mut before = std::mem::take(&mut self.files);
         for end in connections.iter().flat_map(|c| &c.processes) {
@@ -70,7 +160,8 @@ impl Looker {
                 .max(end.counts.as_ref().map(|counts| counts.wakeups_received));
         }
         Ok(Look {
-            at: Instant::now(),
+            at,
+            glances,
             connections,
             processes,
         })
@@ -149,8 +240,21 @@ impl Rates {
 /// Bytes per second of the last looks, the newest first.
 pub(super) type Past = VecDeque<u64>;
 
-fn remember(past: &mut Past, rate: f64) {
-    past.push_front(rate as u64);
+/// Adds a bar for each look of a span to those of a connection that had moved `from` bytes, and then `to`.
+fn remember(past: &mut Past, key: &FlowKey, [from, to]: [f64; 2], span: &Span) {
+    let glances = span
+        .glances
+        .iter()
+        .map(|glance| (glance.at, glance.moved.get(key).copied()));
+    let (mut since, mut before) = (span.from, from);
+    for (at, moved) in glances.chain([(span.to, Some(to))]) {
+        // Another connection may have got the same addresses: it has counted less.
+        let moved = moved.unwrap_or(before);
+        past.push_front(
+            ((moved - before).max(0.0) / at.duration_since(since).as_secs_f64()) as u64,
+        );
+        (since, before) = (at, moved);
+    }
     past.truncate(REMEMBERED);
 }
 
@@ -163,7 +267,22 @@ pub(super) struct Flow {
 }
 
 /// A connection from one look to the next.
-pub(super) type FlowKey = (SocketAddr, SocketAddr, Vec<Option<u32>>);
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct FlowKey {
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// Of its ends; 0: not known.
+    pids: [u32; 2],
+}
+
+/// Of less than all, and soon: ports and processes tell connections apart.
+impl Hash for FlowKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [local, peer] = [self.local, self.peer].map(|end| u64::from(end.port()));
+        let pids = self.pids.map(u64::from);
+        state.write_u64(local << 48 ^ peer << 32 ^ pids[0] << 16 ^ pids[1]);
+    }
+}
 
 /// What `shunt ss` calls the paths of connections.
 pub(super) const PATHS: [&str; 3] = ["shm", "rdma", "tcp"];
@@ -181,24 +300,44 @@ impl Flow {
 }
 
 fn key(c: &Connection) -> FlowKey {
-    let pids = c.processes.iter().map(|process| process.pid);
-    (c.local, c.peer, pids.collect())
+    let pids = ENDS.map(|end| process(c, end).and_then(|process| process.pid));
+    FlowKey {
+        local: c.local,
+        peer: c.peer,
+        pids: pids.map(Option::unwrap_or_default),
+    }
+}
+
+/// The same of a row of shuntd's.
+fn key_of(row: &Message) -> FlowKey {
+    FlowKey {
+        local: end(row, 0),
+        peer: end(row, 1),
+        pids: row.pids,
+    }
+}
+
+/// The sum of what a connection has moved, each way and by each path. Programs count it, and may count anything.
+fn moved(bytes: [[u64; 2]; 2]) -> f64 {
+    bytes.as_flattened().iter().map(|bytes| *bytes as f64).sum()
 }
 
 /// The connections of now, with what they have done since `before`.
-pub(super) fn flows(before: Vec<Flow>, now: Vec<Connection>, between: Duration) -> Vec<Flow> {
+pub(super) fn flows(before: Vec<Flow>, now: Vec<Connection>, span: &Span) -> Vec<Flow> {
     let mut before: HashMap<_, _> = before.into_iter().map(|flow| (flow.key(), flow)).collect();
     let flow = |connection: Connection| {
-        let Some(earlier) = before.remove(&key(&connection)) else {
+        let key = key(&connection);
+        let Some(earlier) = before.remove(&key) else {
             return Flow {
                 connection,
                 rates: None,
                 past: Past::new(),
             };
         };
-        let rates = rates(&earlier.connection, &connection, between);
+        let rates = rates(&earlier.connection, &connection, span.seconds());
         let mut past = earlier.past;
-        remember(&mut past, rates.both());
+        let bytes = [&earlier.connection, &connection].map(|c| moved(ways(c)));
+        remember(&mut past, &key, bytes, span);
         Flow {
             connection,
             rates: Some(rates),
@@ -208,15 +347,15 @@ pub(super) fn flows(before: Vec<Flow>, now: Vec<Connection>, between: Duration) 
     now.into_iter().map(flow).collect()
 }
 
-fn rates(before: &Connection, now: &Connection, between: Duration) -> Rates {
+fn ways(c: &Connection) -> [[u64; 2]; 2] {
+    [c.bytes.to_client, c.bytes.to_server].map(|way| [way.ring, way.kernel])
+}
+
+fn rates(before: &Connection, now: &Connection, seconds: f64) -> Rates {
     // Another connection may have got the same addresses: it has counted less.
-    let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / between.as_secs_f64();
-    let way =
-        |before: Way, now: Way| [rate(before.ring, now.ring), rate(before.kernel, now.kernel)];
-    let bytes = [
-        way(before.bytes.to_client, now.bytes.to_client),
-        way(before.bytes.to_server, now.bytes.to_server),
-    ];
+    let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
+    let [earlier, later] = [before, now].map(ways);
+    let bytes = [0, 1].map(|way| [0, 1].map(|path| rate(earlier[way][path], later[way][path])));
     // What an end has counted, if both looks have seen it.
     let counted = |end: usize, part: fn(&Counts) -> u64| {
         let [before, now] = [before, now].map(|c| counts(c, ENDS[end]).map(part));
@@ -245,9 +384,12 @@ fn rates(before: &Connection, now: &Connection, between: Duration) -> Rates {
     }
 }
 
+fn process<'a>(c: &'a Connection, end: &str) -> Option<&'a Process> {
+    c.processes.iter().find(|process| process.end == end)
+}
+
 fn counts<'a>(c: &'a Connection, end: &str) -> Option<&'a Counts> {
-    let process = c.processes.iter().find(|process| process.end == end)?;
-    process.counts.as_ref()
+    process(c, end)?.counts.as_ref()
 }
 
 fn sum(calls: Calls) -> u64 {
@@ -271,12 +413,12 @@ pub(super) struct Program {
     pub(super) past: Past,
 }
 
-/// The processes of connections, with what they have used since `before`.
+/// The processes of connections, with what they have used in a span.
 pub(super) fn programs(
     flows: &[Flow],
     before: Vec<Program>,
     used: [&HashMap<Who, Used>; 2],
-    between: Duration,
+    span: &Span,
 ) -> Vec<Program> {
     let pasts = before
         .into_iter()
@@ -286,50 +428,48 @@ pub(super) fn programs(
     for flow in flows {
         for end in &flow.connection.processes {
             let who = who(end);
-            let program = found
-                .entry(who.clone())
-                .or_insert_with(|| program(who, end.uid, used, between));
-            program.add(flow, usize::from(end.end != ENDS[0]));
+            let program = found.entry(who).or_insert_with_key(|who| {
+                let past = pasts.remove(who).unwrap_or_default();
+                program(who, end.uid, used, past, span)
+            });
+            program.add(flow, usize::from(end.end != ENDS[0]), span.bars());
         }
     }
     let mut programs: Vec<_> = found.into_values().collect();
     programs.sort_by(|one, other| one.who.cmp(&other.who));
-    for program in &mut programs {
-        program.past = pasts.remove(&program.who).unwrap_or_default();
-        if let Some([sent, received]) = program.bytes {
-            remember(&mut program.past, sent + received);
-        }
-    }
     programs
 }
 
-/// Without any connection yet.
+/// Without any connection yet: the bars of this span are empty.
 fn program(
-    who: Who,
+    who: &Who,
     uid: Option<u32>,
     used: [&HashMap<Who, Used>; 2],
-    between: Duration,
+    mut past: Past,
+    span: &Span,
 ) -> Program {
-    let seconds = between.as_secs_f64();
-    let [before, now] = used.map(|used| used.get(&who).copied().unwrap_or_default());
+    (0..span.bars()).for_each(|_| past.push_front(0));
+    past.truncate(REMEMBERED);
+    let seconds = span.seconds();
+    let [before, now] = used.map(|used| used.get(who).copied().unwrap_or_default());
     let woken = now.woken.zip(before.woken);
     let worked = now.worked.zip(before.worked);
     Program {
         woken: woken.map(|(now, before)| now.saturating_sub(before) as f64 / seconds),
         busy: worked.map(|(now, before)| (now - before).max(0.0) / seconds),
-        who,
+        who: who.clone(),
         uid,
         connections: [0; 3],
         bytes: None,
         messages: [None; 2],
         sleeps: None,
-        past: Past::new(),
+        past,
     }
 }
 
 impl Program {
-    /// One more of its connections, of which it has this end.
-    fn add(&mut self, flow: &Flow, end: usize) {
+    /// One more of its connections, of which it has this end, with so many new bars.
+    fn add(&mut self, flow: &Flow, end: usize, bars: usize) {
         self.connections[flow.path()] += 1;
         let Some(rates) = flow.rates else { return };
         let bytes = self.bytes.get_or_insert_default();
@@ -338,6 +478,9 @@ impl Program {
             add(&mut self.messages[i], rates.messages[direction]);
         }
         add(&mut self.sleeps, rates.sleeps[end]);
+        for (sum, bar) in self.past.iter_mut().zip(&flow.past).take(bars) {
+            *sum = sum.saturating_add(*bar);
+        }
     }
 }
 
@@ -352,10 +495,99 @@ mod tests {
     use std::process::Command;
 
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    };
+    use shunt_abi::message::{Kind, MESSAGE_BYTES};
+    use zerocopy::IntoBytes as _;
 
     use super::*;
-    use crate::ss::connection::connection;
+    use crate::control::Control;
     use crate::ss::connection::tests::{detail, row};
+
+    /// Whoever looks asks a daemon that answers so often, and has one connection, which has moved a kilobyte more each time.
+    fn looker(delay: Duration, answers: usize) -> Looker {
+        let kind = SocketType::SEQPACKET;
+        let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let (own, daemon) = pair.unwrap();
+        std::thread::spawn(move || {
+            let mut row = row();
+            for _ in 0..answers {
+                recv(&daemon, &mut [0; MESSAGE_BYTES][..], RecvFlags::empty()).unwrap();
+                row.bytes[0][0] += 1000;
+                for message in [row, Message::new(Kind::End)] {
+                    send(&daemon, message.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+                }
+            }
+        });
+        Looker {
+            source: Source::of(Control::at_other_end(own)),
+            ..Looker::new(delay)
+        }
+    }
+
+    #[test]
+    fn looks_are_told_when_a_screen_is_due_and_the_others_with_them() {
+        let mut looker = looker(Duration::from_millis(200), 4);
+        let first = looker.next().unwrap().unwrap();
+        assert_eq!((first.connections.len(), first.glances.len()), (1, 0));
+        assert!(looker.next().is_none() && looker.next().is_none());
+        let second = looker.next().unwrap().unwrap();
+        let key = key(&second.connections[0]);
+        let [from, to] = [&first, &second].map(|look| moved(ways(&look.connections[0])));
+        let seen = second.glances.iter().map(|glance| glance.moved[&key]);
+        assert_eq!(seen.collect::<Vec<_>>(), [from + 1000.0, from + 2000.0]);
+        assert_eq!(to, from + 3000.0);
+    }
+
+    #[test]
+    fn a_look_after_one_that_has_found_nothing_is_told_at_once() {
+        let mut looker = looker(Duration::from_millis(100), 3);
+        assert!(looker.next().is_some() && looker.next().is_none());
+        looker.has_found = false;
+        assert!(looker.next().is_some());
+    }
+
+    #[test]
+    fn looks_that_are_far_apart_are_all_shown() {
+        let looks = |millis| Looker::new(Duration::from_millis(millis)).looks;
+        assert_eq!([10, 100, 300, 500, 1000].map(looks), [50, 5, 2, 1, 1]);
+        assert_eq!(Looker::new(Duration::MAX).looks, 1);
+    }
+
+    #[test]
+    fn each_look_is_a_bar_and_numbers_are_of_all_since_the_last_screen() {
+        let connection = |moved: u64| {
+            let mut row = row();
+            row.pids = [7, 8];
+            row.bytes = [[moved, 0], [0; 2]];
+            connection(&row, None)
+        };
+        let from = Instant::now();
+        let at = |second| from + Duration::from_secs(second);
+        let seen = |second, moved: &[f64]| Glance {
+            at: at(second),
+            moved: moved
+                .iter()
+                .map(|moved| (key(&connection(0)), *moved))
+                .collect(),
+        };
+        // One has not seen it.
+        let glances = [seen(1, &[40.0]), seen(2, &[]), seen(4, &[100.0])];
+        let look = |before: (Vec<Flow>, Vec<Program>), moved, to, glances| {
+            let span = Span { from, to, glances };
+            let flows = flows(before.0, vec![connection(moved)], &span);
+            let programs = programs(&flows, before.1, [&HashMap::new(); 2], &span);
+            (flows, programs)
+        };
+        let first = look((Vec::new(), Vec::new()), 10, from, &[]);
+        let (flows, programs) = look(first, 130, at(5), &glances);
+        assert_eq!(flows[0].past, [30, 30, 0, 30]);
+        assert_eq!(flows[0].rates.unwrap().both(), 24.0);
+        let server = programs.iter().find(|program| program.who.pid == Some(7));
+        let past = server.unwrap().past.iter().copied();
+        assert_eq!(past.collect::<Vec<_>>(), [30, 30, 0, 30, 0]);
+    }
 
     #[test]
     fn processor_time_is_that_of_the_same_process() {
@@ -395,10 +627,15 @@ mod tests {
 
     /// Two looks, two seconds apart.
     fn between(before: Connection, now: Connection) -> Rates {
-        let time = Duration::from_secs(2);
-        let before = flows(Vec::new(), vec![before], time);
+        let from = Instant::now();
+        let span = Span {
+            from,
+            to: from + Duration::from_secs(2),
+            glances: &[],
+        };
+        let before = flows(Vec::new(), vec![before], &span);
         assert_eq!(before[0].rates, None);
-        let now = flows(before, vec![now], time);
+        let now = flows(before, vec![now], &span);
         assert_eq!(now[0].past.len(), 1);
         now[0].rates.unwrap()
     }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::column::{CONNECTIONS_BY, PROCESSES_BY};
-use super::look::{self, Flow, Look, Program, Used, Who};
+use super::look::{self, Flow, Look, Program, Span, Used, Who};
 use super::sheet::Sheet;
 use crate::ss::{Expression, Item};
 
@@ -86,9 +86,13 @@ impl Model {
             Some((at, used)) => (*at, used),
             None => (look.at, &nothing),
         };
-        let between = look.at.duration_since(at);
-        let flows = look::flows(flows, look.connections, between);
-        let programs = look::programs(&flows, programs, [used, &look.processes], between);
+        let span = Span {
+            from: at,
+            to: look.at,
+            glances: &look.glances,
+        };
+        let flows = look::flows(flows, look.connections, &span);
+        let programs = look::programs(&flows, programs, [used, &look.processes], &span);
         self.before = Some((look.at, look.processes));
         self.arrange(Some((flows, programs)));
     }

@@ -267,8 +267,9 @@ fn write(buffer: &mut Buffer, place: Rect, text: String, right: bool) {
     } else {
         0
     };
-    for (x, byte) in (place.x + skipped..).zip(text.bytes()) {
-        buffer[(x, place.y)].set_char(byte.into());
+    let first = buffer.index_of(place.x + skipped, place.y);
+    for (cell, byte) in buffer.content[first..].iter_mut().zip(text.bytes()) {
+        cell.set_char(byte.into());
     }
 }
 

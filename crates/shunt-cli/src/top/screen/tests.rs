@@ -73,6 +73,7 @@ fn look(start: Instant, second: u64) -> Look {
     };
     Look {
         at: start + Duration::from_secs(second),
+        glances: Vec::new(),
         connections: details.into(),
         processes: HashMap::from([(server, used)]),
     }
@@ -168,6 +169,7 @@ fn connections_by_rdma_are_not_in_shared_memory() {
         row.bytes[0][0] = 1000 * second;
         model.look(Ok(Look {
             at: start + Duration::from_secs(second),
+            glances: Vec::new(),
             connections: vec![connection(&row, None)],
             processes: HashMap::new(),
         }));
