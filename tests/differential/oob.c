@@ -178,6 +178,28 @@ static void urgent_spliced(struct end *e)
     }
 }
 
+// A connection that has carried urgent data, sent by whatever call, goes on by TCP: its ends count its bytes differently.
+static void urgent_by_many(struct end *e)
+{
+    static char bytes[4096];
+    AT(C) {
+        struct iovec v = {"ab!", 3};
+        struct mmsghdr m = {.msg_hdr = {.msg_iov = &v, .msg_iovlen = 1}};
+        T(sendmmsg(FD, &m, 1, MSG_OOB));
+    }
+    AT(S) await_events(e, FD, POLLPRI);
+    // Enough for both ends to begin with shared memory, and no byte has been read at that end.
+    for (int i = 0; i < 64; i++) {
+        AT(S) T(send(FD, "x", 1, 0));
+        AT(C) T(recv(FD, bytes, 1, 0));
+    }
+    for (int i = 0; i < 4; i++) {
+        AT(C) T(send(FD, bytes, sizeof bytes, 0));
+        AT(S) T(recv(FD, bytes, sizeof bytes, MSG_WAITALL));
+    }
+    AT(S) T(recv(FD, bytes, sizeof bytes, MSG_DONTWAIT));
+}
+
 static void urgent_full(struct end *e)
 {
     size_t total = 0;
@@ -190,5 +212,5 @@ static void urgent_full(struct end *e)
 }
 
 DIFF_MAIN(CASE(nothing_urgent, ALL | COLD), CASE(urgent_aside, ALL | COLD), CASE(urgent_inline, ALL | COLD),
-          CASE(urgent_select, COLD), CASE(urgent_mark, ALL | COLD), CASE(urgent_between, COLD), CASE(urgent_spliced, ALL | COLD),
+          CASE(urgent_select, COLD), CASE(urgent_mark, ALL | COLD), CASE(urgent_between, COLD), CASE(urgent_spliced, ALL | COLD), CASE(urgent_by_many, COLD),
           CASE(urgent_full, 0))

@@ -6,6 +6,7 @@ use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
 
 use super::buffer::{IOV_MAX, has_bad, is_bad, list, sendable};
 use super::message::{fill_in, has_control, has_negative_name, recvmsg_by, sendmsg_by};
+use super::send::note_urgent;
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn, Stay};
@@ -296,8 +297,11 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
         SENDER,
         // SAFETY: the caller's promise.
         |conn| unsafe { staying(&conn, |stay| send_each(&conn, stay, messages, count, flags)) },
-        // SAFETY: the caller's promise.
-        || unsafe { real::sendmmsg()(fd, messages, count, flags) as isize },
+        || {
+            note_urgent(fd, flags);
+            // SAFETY: the caller's promise.
+            unsafe { real::sendmmsg()(fd, messages, count, flags) as isize }
+        },
     )
 }
 

@@ -177,12 +177,7 @@ unsafe fn transmit_by(
         SENDER,
         |conn| send(&conn, parts),
         || {
-            if flags & libc::MSG_OOB != 0
-                && let Some(socket) = Socket::of(fd)
-            {
-                // The receiver may skip the urgent byte, and then its count of bytes is wrong.
-                control::refuse(socket, Reason::Urgent);
-            }
+            note_urgent(fd, flags);
             // SAFETY: the caller's promise; the header names only its buffers.
             unsafe {
                 match parts {
@@ -193,6 +188,16 @@ unsafe fn transmit_by(
             }
         },
     )
+}
+
+/// Keeps a connection on TCP by which the kernel is about to send urgent data: the receiver may skip that byte, and then its count of bytes
+/// is wrong.
+pub(super) fn note_urgent(fd: c_int, flags: c_int) {
+    if flags & libc::MSG_OOB != 0
+        && let Some(socket) = Socket::of(fd)
+    {
+        control::refuse(socket, Reason::Urgent);
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
-use super::back::after_ring;
+use super::back::{after_ring, at_mark};
 use super::bytes::{arrived, truncate};
 use super::eof::{failure, last};
 use super::ring::{from_ring, peek_on};
@@ -65,6 +65,10 @@ unsafe fn take_some(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Taken {
     }
     if conn.way_in() != Way::Tcp {
         return Taken::Step(after_ring(conn));
+    }
+    // A receive that has a part does not pass urgent data.
+    if cursor.done() > 0 && at_mark(conn) {
+        return Taken::Step(Step::End);
     }
     let kernel_bytes = &conn.pair.own.receiving.kernel_bytes;
     let before = kernel_bytes.load(Ordering::Relaxed);
