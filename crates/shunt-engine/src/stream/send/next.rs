@@ -122,19 +122,26 @@ impl<'a> Call<'a> {
             give(token);
             return Next::Attempt;
         }
+        let waits_on = self.attempts.waits_on(conn);
         enter_kernel(conn);
         hesitate();
         give(token);
         // SAFETY: the caller's promise.
-        Next::End(unsafe { through_kernel(conn, &mut self.cursor, flags, &stay.seen) })
+        let sent = unsafe { through_kernel(conn, &mut self.cursor, flags, &stay.seen) };
+        let lacks_room = matches!(sent, Outcome::Done(_) | Outcome::Fail(libc::EAGAIN));
+        if waits_on && lacks_room && self.cursor.remaining() > 0 {
+            return self.await_kernel(program, stay);
+        }
+        Next::End(sent)
     }
 
-    /// Bytes before this call's must be sent again first, and the kernel has no room for them: waits for room.
+    /// The kernel has no room, for bytes before this call's that must be sent again first, or for the rest of a call that goes on to wait:
+    /// waits for room.
     fn await_kernel(&mut self, program: &Conn, stay: &Stay) -> Next {
         let (flags, seen) = (self.attempts.flags, stay.seen.get());
         // Then also a handler ends it after which the kernel would restart a call that has moved nothing.
         let is_behind = self.cursor.done() > 0 || flags & MSG_BEHIND != 0;
-        let waited = if program.may_wait(flags) {
+        let waited = if self.attempts.may_wait(program) {
             let seen = if is_behind { seen.with_part() } else { seen };
             wait_for_kernel(program, self.attempts.deadline(), stay, seen)
         } else {
