@@ -93,32 +93,6 @@ static void level(struct end *e)
     }
 }
 
-// What comes after this side has shut down receiving is no edge for who asks for ends alone; the peer's end is one.
-static void edge_of_deaf(struct end *e)
-{
-    static int ep;
-    AT(S) {
-        ep = set_of();
-        T(shutdown(FD, SHUT_RD));
-        T(add(ep, FD, EPOLLRDHUP | EPOLLET, MAGIC));
-        NOW(ep);
-        NOW(ep);
-    }
-    AT(C) T(send(FD, "abc", 3, 0));
-    AT(S) {
-        await_bytes(e, FD, 3);
-        NOW(ep);
-        T(shutdown(FD, SHUT_WR));
-    }
-    AT(C) T(shutdown(FD, SHUT_WR));
-    AT(S) {
-        await_events(e, FD, POLLHUP);
-        NOW(ep);
-        NOW(ep);
-        close(ep);
-    }
-}
-
 // The peer's end has come, of which the kernel tells a set twice in a row; what asks for the socket's lock is behind that.
 static void await_end(struct end *e)
 {
@@ -1700,7 +1674,7 @@ static void left_alone(struct end *e)
 
 DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD | STEADY), CASE(edge_both, ALL | STEADY),
           CASE(edge_both_in_the_middle, ONLY_COLD | STEADY), CASE(edge_added, COLD | STEADY),
-          CASE(edge_of_deaf, ALL | COLD | STEADY), CASE(edge_full, COLD | STEADY),
+          CASE(edge_full, COLD | STEADY),
           CASE(level_full, COLD | STEADY), CASE(looked_at_by_poll_when_full, COLD | STEADY),
           CASE(looked_at_by_set_when_full, COLD | STEADY), CASE(left_for_another, TWO | COLD), CASE(told_before_outsider_runs, TWO | COLD),
           CASE(selected_for_nothing, TWO | COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD),

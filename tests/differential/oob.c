@@ -178,14 +178,46 @@ static void urgent_spliced(struct end *e)
     }
 }
 
+// A receive that waits for all, and a splice, end at the urgent byte, also if nothing is behind it; a splice that does not wait is told of the
+// end of the stream.
+static void urgent_last(struct end *e)
+{
+    char buf[16];
+    int p[2];
+    AT(C) T(send(FD, "ab!", 3, MSG_OOB));
+    AT(S) {
+        await_events(e, FD, POLLPRI);
+        await_bytes(e, FD, 2);
+        T(recv(FD, buf, 16, MSG_WAITALL));
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(fcntl(FD, F_SETFL, MUST(fcntl(FD, F_GETFL)) | O_NONBLOCK));
+        T(splice(FD, NULL, p[1], NULL, 16, 0));
+    }
+    AT(C) T(shutdown(FD, SHUT_WR));
+    AT(S) {
+        await_events(e, FD, POLLRDHUP);
+        T(splice(FD, NULL, p[1], NULL, 16, 0));
+        close(p[0]), close(p[1]);
+    }
+}
+
 // A connection that has carried urgent data, sent by whatever call, goes on by TCP: its ends count its bytes differently.
-static void urgent_by_many(struct end *e)
+static void urgent_by(struct end *e, int is_many)
 {
     static char bytes[4096];
     AT(C) {
+        // A control message that asks for nothing.
+        static _Alignas(struct cmsghdr) char control[CMSG_SPACE(0)];
+        *(struct cmsghdr *)control = (struct cmsghdr){CMSG_LEN(0), IPPROTO_UDP, 0};
         struct iovec v = {"ab!", 3};
         struct mmsghdr m = {.msg_hdr = {.msg_iov = &v, .msg_iovlen = 1}};
-        T(sendmmsg(FD, &m, 1, MSG_OOB));
+        if (is_many) {
+            T(sendmmsg(FD, &m, 1, MSG_OOB));
+        } else {
+            m.msg_hdr.msg_control = control;
+            m.msg_hdr.msg_controllen = sizeof control;
+            T(sendmsg(FD, &m.msg_hdr, MSG_OOB));
+        }
     }
     AT(S) await_events(e, FD, POLLPRI);
     // Enough for both ends to begin with shared memory, and no byte has been read at that end.
@@ -197,8 +229,13 @@ static void urgent_by_many(struct end *e)
         AT(C) T(send(FD, bytes, sizeof bytes, 0));
         AT(S) T(recv(FD, bytes, sizeof bytes, MSG_WAITALL));
     }
-    AT(S) T(recv(FD, bytes, sizeof bytes, MSG_DONTWAIT));
+    AT(S) {
+        await_bytes(e, FD, sizeof bytes);
+        T(recv(FD, bytes, sizeof bytes, MSG_DONTWAIT));
+    }
 }
+static void urgent_by_many(struct end *e) { urgent_by(e, 1); }
+static void urgent_with_control(struct end *e) { urgent_by(e, 0); }
 
 static void urgent_full(struct end *e)
 {
@@ -212,5 +249,6 @@ static void urgent_full(struct end *e)
 }
 
 DIFF_MAIN(CASE(nothing_urgent, ALL | COLD), CASE(urgent_aside, ALL | COLD), CASE(urgent_inline, ALL | COLD),
-          CASE(urgent_select, COLD), CASE(urgent_mark, ALL | COLD), CASE(urgent_between, COLD), CASE(urgent_spliced, ALL | COLD), CASE(urgent_by_many, COLD),
+          CASE(urgent_select, COLD), CASE(urgent_mark, ALL | COLD), CASE(urgent_between, COLD), CASE(urgent_spliced, ALL | COLD), CASE(urgent_last, ALL | COLD),
+          CASE(urgent_by_many, COLD), CASE(urgent_with_control, COLD),
           CASE(urgent_full, 0))

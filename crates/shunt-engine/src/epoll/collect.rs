@@ -7,7 +7,6 @@ use shunt_shm::wake::Entry as LogEntry;
 
 use super::inner::{hear_inner, take_foreign, take_inner, take_inner_with};
 use super::limit::Limit;
-use super::listener::READABLE;
 use super::room::Room;
 use super::room_asked::ROOM;
 use super::set::Set;
@@ -333,9 +332,6 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
             continue;
         };
-        if !look && is_old_end(item.events, &conn) {
-            continue;
-        }
         let end = item.end;
         if (item.polled || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
             // Noted before the look at what is there: an edge too many does less harm than one too few.
@@ -372,12 +368,6 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         }
     }
     found
-}
-
-/// Whether a log's news are nothing to an edge-triggered registration: it asks for ends alone, and was told of the one that this side has
-/// made by `shutdown`.
-fn is_old_end(events: u32, conn: &Conn) -> bool {
-    events & libc::EPOLLET as u32 != 0 && wanted(events) & (READABLE | ROOM) == 0 && conn.is_deaf()
 }
 
 /// Whether a wait on the set would find something now: for sets inside other

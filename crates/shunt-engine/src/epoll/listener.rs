@@ -17,7 +17,7 @@ use crate::socket::Socket;
 const MOST: usize = 8;
 
 /// What a listener is when there is something to accept.
-pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
 /// The events by which a registration asks to be told of something to accept. A one-shot registration is left to the
 /// kernel, which would have to disarm it.

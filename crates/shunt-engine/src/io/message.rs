@@ -7,7 +7,7 @@ use libc::{c_int, iovec, msghdr, socklen_t};
 
 use super::buffer::{self, has_bad, is_bad, list, sendable};
 use super::recv::receive_before_bad;
-use super::send::{send_before_bad, transmit_list_by};
+use super::send::{note_urgent, send_before_bad, transmit_list_by};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn};
@@ -272,8 +272,11 @@ pub(super) unsafe fn sendmsg_by(
             SENDER,
             // SAFETY: the caller's promise.
             |conn| unsafe { send_with_control(&conn, header, parts, &send) },
-            // SAFETY: the caller's promise.
-            || unsafe { real::sendmsg()(fd, message, flags) },
+            || {
+                note_urgent(fd, flags);
+                // SAFETY: the caller's promise.
+                unsafe { real::sendmsg()(fd, message, flags) }
+            },
         );
     }
     // SAFETY: the caller's promise.

@@ -35,14 +35,6 @@ impl Conn<'_> {
             || self.is_put_aside_by_peer()
     }
 
-    /// Whether this side has shut down receiving, and the peer has said of no end in memory: what it sends changes no event of an end.
-    pub(crate) fn is_deaf(&self) -> bool {
-        let own = self.pair.own.face.state.load(Ordering::Relaxed);
-        let has_peer_ended =
-            || self.pair.peer_state() & slot::ENDED != 0 || self.is_put_aside_by_peer();
-        own & slot::SHUT_RD != 0 && !has_peer_ended()
-    }
-
     /// The events of the base socket, and those of ends that the kernel does not know.
     pub(super) fn with_ends_in_memory(&self, kernel: i16) -> i16 {
         let mut events = kernel;

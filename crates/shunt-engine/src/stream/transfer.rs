@@ -468,9 +468,11 @@ fn stops_at_mark(conn: &Conn) -> bool {
     conn.way_in() != Way::Ring && recv::at_mark(conn) && sys::ready(conn.fd, 0) & libc::POLLERR == 0
 }
 
-/// What a `splice` returns that can take nothing, since the next byte is the urgent one: it does not wait (`tcp_splice_read` of Linux).
+/// What a `splice` returns that can take nothing, since the next byte is the urgent one: it does not wait, and an end comes before
+/// `EAGAIN` (`tcp_splice_read` of Linux).
 fn at_mark(conn: &Conn) -> Outcome {
-    if conn.may_wait(0) {
+    let has_ended = || sys::ready(conn.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
+    if conn.may_wait(0) || has_ended() {
         Outcome::Done(0)
     } else {
         Outcome::Fail(libc::EAGAIN)

@@ -7,6 +7,7 @@ use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
 use super::arrival::{Patience, await_count, await_some};
+use super::back::at_mark;
 use super::step::Step;
 use super::unread::unread;
 use crate::iov::Cursor;
@@ -112,7 +113,8 @@ impl<'a> Call<'a> {
         if self.cursor.done() < self.total && goes_on(conn) {
             return Next::Attempt;
         }
-        if self.has_enough() {
+        // Nor does a call that has a part wait at urgent data (`tcp_recvmsg` of Linux).
+        if self.has_enough() || conn.way_in() != Way::Ring && at_mark(conn) {
             Next::End(self.done())
         } else {
             Next::Wait
