@@ -179,7 +179,7 @@ def zookeeper(b, side):
     home = b.path(f"zookeeper{side}")
     os.makedirs(home)
     with open(home + "/conf", "w") as file:
-        file.write(f"dataDir={home}\nclientPort={b.port('zookeeper', side)}\nadmin.enableServer=false\n")
+        file.write(f"dataDir={home}\nclientPortAddress=127.0.0.1\nclientPort={b.port('zookeeper', side)}\nadmin.enableServer=false\n")
     jars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-nop.jar"
     b.serve(side, ["java", "-cp", jars, "org.apache.zookeeper.server.ZooKeeperServerMain", home + "/conf"])
 
@@ -192,6 +192,8 @@ def rabbitmq(b, side):
     settings = [f"HOME={home}", f"RABBITMQ_MNESIA_BASE={home}/mnesia", f"RABBITMQ_LOG_BASE={home}/log"]
     settings += ["ERL_EPMD_PORT=" + names, "RABBITMQ_NODENAME=shunt@localhost", "RABBITMQ_NODE_IP_ADDRESS=127.0.0.1"]
     settings += ["RABBITMQ_NODE_PORT=" + b.port("rabbitmq", side), "RABBITMQ_DIST_PORT=" + b.port("nodes of Erlang", side)]
+    # What is installed has no say.
+    settings += ["RABBITMQ_CONF_ENV_FILE=/dev/null", f"RABBITMQ_CONFIG_FILE={home}/none", f"RABBITMQ_ENABLED_PLUGINS_FILE={home}/none"]
     # The program of this name in /usr/sbin takes another user.
     b.serve(side, ["env", *settings, "/usr/lib/rabbitmq/bin/rabbitmq-server"])
 

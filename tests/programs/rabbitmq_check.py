@@ -2,10 +2,10 @@
 
 Exits with 1 on any difference.
 """
+import concurrent.futures
 import random
 import socket
 import sys
-import threading
 
 import pika
 
@@ -66,10 +66,10 @@ with connect() as connection:
     channel = connection.channel()
     for queue in ("stream", "asked"):
         channel.queue_declare(queue)
-    publisher = threading.Thread(target=publish)
-    publisher.start()
-    errors = consume(channel)
-    publisher.join()
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        publisher = threads.submit(publish)
+        errors = consume(channel)
+        publisher.result()
     errors += ask(channel)
     errors += channel.queue_declare("stream", passive=True).method.message_count
 print(f"{STREAMED + ASKED} messages, {errors} errors")

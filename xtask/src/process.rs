@@ -116,7 +116,7 @@ impl Job {
             bail!("{} ended by itself ({status})\n{}", self.name, self.tail());
         }
         signal_pid(self.pid(), signal);
-        self.wait(Duration::from_secs(15), &[])
+        self.wait(Duration::from_secs(30), &[])
     }
 
     /// Ends it and all that it started.

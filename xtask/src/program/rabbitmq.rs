@@ -41,6 +41,10 @@ fn serve(lab: &mut Lab, port: u16, names: u16, nodes: u16) -> Result<()> {
         format!("RABBITMQ_MNESIA_BASE={directory}/mnesia"),
         format!("RABBITMQ_LOG_BASE={directory}"),
         "RABBITMQ_LOGS=-".to_owned(),
+        // What is installed has no say.
+        "RABBITMQ_CONF_ENV_FILE=/dev/null".to_owned(),
+        format!("RABBITMQ_CONFIG_FILE={directory}/none"),
+        format!("RABBITMQ_ENABLED_PLUGINS_FILE={directory}/none"),
     ];
     let mut words = vec!["env"];
     words.extend(settings.iter().map(String::as_str));

@@ -17,6 +17,9 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
     );
     fs::write(lab.directory.join("zoo.cfg"), configuration)?;
     let words = [
+        "env",
+        "-u",
+        "JAVA_TOOL_OPTIONS",
         "java",
         "-cp",
         "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",

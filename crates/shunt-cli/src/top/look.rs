@@ -23,6 +23,9 @@ const REMEMBERED: usize = 240;
 /// Nobody can read numbers that change faster; and to make a screen takes much longer than to read the counters.
 const PACE: Duration = Duration::from_millis(500);
 
+/// Where looks take long, there is a screen at the first one after this time, however few they were.
+const LATE: Duration = Duration::from_secs(2);
+
 /// What was there at one time.
 pub(super) struct Look {
     pub(super) at: Instant,
@@ -91,8 +94,8 @@ pub(super) struct Looker {
     files: HashMap<u32, File>,
     /// How many looks make a screen.
     looks: usize,
-    /// Whether the last screen has what a look has found.
-    has_found: bool,
+    /// When a look was made for the last screen, if it has found anything.
+    shown: Option<Instant>,
     /// The looks since.
     glances: Vec<Glance>,
 }
@@ -112,7 +115,8 @@ impl Looker {
     /// Asks every daemon that serves this user; tells what it has found, with all that it has not told before, if
     /// another screen is due; and at once why it has found nothing.
     pub(super) fn next(&mut self) -> Option<Result<Look>> {
-        let told = if self.has_found && self.glances.len() + 1 < self.looks {
+        let is_soon = |shown: Instant| shown.elapsed() < LATE;
+        let told = if self.shown.is_some_and(is_soon) && self.glances.len() + 1 < self.looks {
             match self.glance() {
                 Ok(glance) => {
                     self.glances.push(glance);
@@ -123,7 +127,10 @@ impl Looker {
         } else {
             self.look()
         };
-        self.has_found = told.is_ok();
+        if told.is_err() {
+            self.glances.clear();
+        }
+        self.shown = told.as_ref().ok().map(|look| look.at);
         Some(told)
     }
 
@@ -544,8 +551,16 @@ mod tests {
     fn a_look_after_one_that_has_found_nothing_is_told_at_once() {
         let mut looker = looker(Duration::from_millis(100), 3);
         assert!(looker.next().is_some() && looker.next().is_none());
-        looker.has_found = false;
+        looker.shown = None;
         assert!(looker.next().is_some());
+    }
+
+    #[test]
+    fn a_look_long_after_the_last_screen_is_told() {
+        let mut looker = looker(Duration::from_millis(100), 3);
+        assert!(looker.next().is_some() && looker.next().is_none());
+        looker.shown = Instant::now().checked_sub(LATE);
+        assert_eq!(looker.next().unwrap().unwrap().glances.len(), 1);
     }
 
     #[test]
