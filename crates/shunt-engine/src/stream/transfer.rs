@@ -438,7 +438,7 @@ fn splice_out_in(conn: &Conn, out: c_int, count: usize, flags: c_uint, stay: &St
                 break;
             }
             if stops_at_mark(&here) {
-                return so_far(done, at_mark(&here));
+                return so_far(done, nothing_before_mark(&here));
             }
             moved = match look(conn, done == 0, stay) {
                 Outcome::Done(0) => break,
@@ -470,7 +470,7 @@ fn stops_at_mark(conn: &Conn) -> bool {
 
 /// What a `splice` returns that can take nothing, since the next byte is the urgent one: it does not wait, and an end comes before
 /// `EAGAIN` (`tcp_splice_read` of Linux).
-fn at_mark(conn: &Conn) -> Outcome {
+fn nothing_before_mark(conn: &Conn) -> Outcome {
     let has_ended = || sys::ready(conn.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
     if conn.may_wait(0) || has_ended() {
         Outcome::Done(0)

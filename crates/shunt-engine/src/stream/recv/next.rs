@@ -113,7 +113,7 @@ impl<'a> Call<'a> {
         if self.cursor.done() < self.total && goes_on(conn) {
             return Next::Attempt;
         }
-        // Nor does a call that has a part wait at urgent data (`tcp_recvmsg` of Linux).
+        // A call that has a part does not wait at urgent data (`tcp_recvmsg` of Linux).
         if self.has_enough() || conn.way_in() != Way::Ring && at_mark(conn) {
             Next::End(self.done())
         } else {
