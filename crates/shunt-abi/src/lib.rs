@@ -16,6 +16,7 @@ pub mod layout;
 pub mod message;
 pub mod note;
 pub mod reason;
+pub mod totals;
 
 pub use reason::Reason;
 

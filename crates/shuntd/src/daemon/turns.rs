@@ -16,6 +16,8 @@ pub(super) struct Asked {
     pub(super) user: u32,
     /// With the counters of each connection.
     pub(super) details: bool,
+    /// With what has been counted in all.
+    pub(super) totals: bool,
 }
 
 /// Who waits, and for whom none is made before when.
@@ -93,6 +95,7 @@ mod tests {
             client,
             user,
             details: false,
+            totals: false,
         };
         let mut turns = Turns::default();
         let began = Instant::now();
