@@ -30,6 +30,7 @@ pub(crate) fn steps(report: &mut Report) {
     report.step("a close beside a recall", || run("unanswered", &[]));
     report.step("bytes that a late shuntd brings", || run("late", &[]));
     report.step("calls before a late welcome", || run("welcome", &[]));
+    report.step("children of a forking server", || run("forking", &[]));
     report.step("addresses and memory", || run("capacity", &[]));
 }
 

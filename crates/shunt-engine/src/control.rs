@@ -30,7 +30,9 @@ mod wire;
 
 pub(crate) use board::{accelerates, await_listed, await_trial, crosses, has_mail, is_tried};
 pub(crate) use borrow::{Loan, Proxy, Request, Resent, borrow};
-pub(crate) use dial::{ensure, ensure_without_waiting, has_been_served, show_region};
+pub(crate) use dial::{
+    ensure, ensure_without_waiting, has_been_served, is_yet_to_come, show_region,
+};
 pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use mail::{check_mail, lacks_sockets, take_wishes};
 pub(crate) use news::{bury, listen, refuse, release, report, report_shunted, unlisten};
@@ -84,5 +86,5 @@ pub(crate) fn after_fork_child() {
     stock::after_fork_child();
     due::forget();
     state::forget_questions();
-    dial::show_served();
+    dial::after_fork_child();
 }

@@ -36,6 +36,9 @@ const LATE_AFTER: u32 = 64 * GIVEN_UP_AFTER;
 /// Between two looks for somebody to be paired with a connection makes an eighth of the calls that it has made, but no more
 /// than this.
 const LONGEST_PAUSE: u32 = GIVEN_UP_AFTER / 8;
+/// After this many calls a connection is claimed whose process, a forked child, would first have to come to the daemon and make memory:
+/// that takes a millisecond, as much as some fifty exchanges save. A server that forks for each connection has many that end sooner.
+const WORTH_A_START: u32 = 32 * LIVES_AFTER;
 /// At one in this many calls on a claimed connection the library looks whether the daemon that has the claim lives.
 const LOOK_EVERY: u32 = 16;
 
@@ -120,6 +123,11 @@ fn knows_daemon() -> bool {
     } else {
         control::ensure_without_waiting()
     }
+}
+
+/// Whether this process would first have to come to the daemon, and nobody wants it to at once.
+fn is_start_due() -> bool {
+    config::upgrade() == Upgrade::Adaptive && control::is_yet_to_come()
 }
 
 /// Asks the daemon for a pairing. A connector asks before it connects, so that
@@ -299,6 +307,10 @@ fn next_look(calls: u32, most: u32) -> Option<u32> {
 /// A connection that lives: asks for a pairing, if there may be somebody.
 fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
     let socket = locked.socket;
+    if calls < WORTH_A_START && is_start_due() {
+        socket.claim_after.store(WORTH_A_START, Ordering::Relaxed);
+        return;
+    }
     if !socket.share.is_shared() {
         // Not earlier: a process that shares it may be confined to few system calls.
         if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {

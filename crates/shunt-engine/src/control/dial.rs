@@ -25,6 +25,9 @@ static NETNS: AtomicU64 = AtomicU64::new(0);
 /// When the daemon was greeted whose welcome has not come (`sys::now`). It is waited for until [`PATIENCE_MS`] after that.
 static GREETED_AT: AtomicU64 = AtomicU64::new(0);
 
+/// See [`is_yet_to_come`].
+static IS_YET_TO_COME: AtomicBool = AtomicBool::new(false);
+
 /// Connects to the daemon if there is no connection yet and another try is due. `true` if there is a daemon.
 pub(crate) fn ensure() -> bool {
     ensure_within(PATIENCE_MS)
@@ -35,6 +38,17 @@ pub(crate) fn ensure() -> bool {
 /// long as two processes wait for a core.
 pub(crate) fn ensure_without_waiting() -> bool {
     ensure_within(0)
+}
+
+/// Whether this process is a forked child that no daemon has welcomed yet, whose parent one had.
+pub(crate) fn is_yet_to_come() -> bool {
+    IS_YET_TO_COME.load(Ordering::Relaxed)
+}
+
+/// In a forked child.
+pub(super) fn after_fork_child() {
+    IS_YET_TO_COME.store(has_been_served(), Ordering::Relaxed);
+    show_served();
 }
 
 /// Whether a daemon has served this process, or the one that forked it.
@@ -103,6 +117,7 @@ fn open(most: i64) -> bool {
         WHY_NOT.store(Reason::NoResources as u32, Ordering::Relaxed);
         return false;
     }
+    IS_YET_TO_COME.store(false, Ordering::Relaxed);
     due::tell_everything();
     wake::renew_abroad();
     true

@@ -205,10 +205,12 @@ pub(super) fn after_fork_child() {
     IS_CALLED.store(false, Ordering::Relaxed);
     demand::forget();
     for spare in &STOCK {
-        // Also places that a thread of the parent was just changing.
-        if spare.stage.swap(EMPTY, Ordering::Relaxed) != EMPTY
-            && let Some(fd) = spare.socket.take()
-        {
+        // What is empty is left as it is: a write would copy its page. Also places that a thread of the parent was just changing.
+        if spare.stage.load(Ordering::Relaxed) == EMPTY {
+            continue;
+        }
+        spare.stage.store(EMPTY, Ordering::Relaxed);
+        if let Some(fd) = spare.socket.take() {
             sys::close(fd);
         }
     }

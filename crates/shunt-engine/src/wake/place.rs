@@ -1,6 +1,6 @@
 //! Where a thread sleeps: a channel that it has to itself meanwhile.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, pollfd};
 use shunt_shm::wake::Address;
@@ -16,6 +16,9 @@ const MOST: usize = 512;
 static CHANNELS: [Channel; MOST] = [const { Channel::new() }; MOST];
 /// Which are taken, a bit each.
 static TAKEN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+/// How many places, from the first on, have ever been taken. The channels of the others are no more than zeros, which a forked child
+/// need not look at: it would get their pages for it.
+static EVER_TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The process could poll no more than one descriptor at a time, and so does without places.
 static WITHOUT: AtomicBool = AtomicBool::new(false);
@@ -32,6 +35,9 @@ pub(crate) fn enter() -> Option<Place> {
         return None;
     }
     let place = Place((0..TAKEN.len()).find_map(take_in)?);
+    if EVER_TAKEN.load(Ordering::Relaxed) <= place.0 {
+        EVER_TAKEN.fetch_max(place.0 + 1, Ordering::Relaxed);
+    }
     let channel = place.channel();
     if channel.is_outdated() {
         channel.close(); // Nobody else has the place.
@@ -236,10 +242,14 @@ pub(crate) fn wake_all() {
 
 /// In a forked child: the channels are its parent's, and no other thread is here.
 pub(super) fn after_fork_child() {
-    for taken in &TAKEN {
+    for taken in TAKEN
+        .iter()
+        .filter(|taken| taken.load(Ordering::Relaxed) != 0)
+    {
         taken.store(0, Ordering::Relaxed);
     }
-    for channel in CHANNELS.iter().filter(|channel| channel.is_open()) {
+    let ever = EVER_TAKEN.load(Ordering::Relaxed).min(MOST);
+    for channel in CHANNELS[..ever].iter().filter(|channel| channel.is_open()) {
         channel.close();
     }
 }
@@ -301,6 +311,19 @@ mod tests {
         other.leave();
         assert_eq!(enter().map(Place::number), Some(one.number()));
         one.leave();
+    }
+
+    #[test]
+    fn a_forked_child_closes_the_channels_of_all_places_that_were_ever_taken() {
+        let _alone = crate::both_ends::one_at_a_time();
+        thread::learn_pid();
+        let (one, other) = (enter().unwrap(), enter().unwrap());
+        let open = || [one, other].map(|place| place.channel().is_open());
+        one.leave();
+        assert_eq!(open(), [true; 2]);
+        after_fork_child();
+        assert_eq!(open(), [false; 2]);
+        assert!(TAKEN.iter().all(|taken| taken.load(Ordering::Relaxed) == 0));
     }
 
     #[test]
