@@ -16,7 +16,6 @@ pub mod layout;
 pub mod message;
 pub mod note;
 pub mod reason;
-pub mod totals;
 
 pub use reason::Reason;
 

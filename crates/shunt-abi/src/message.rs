@@ -107,8 +107,6 @@ pub enum Kind {
     Died = 33,
     /// The page of the cores, see [`crate::cores`].
     Cores = 34,
-    /// What the processes of a user have counted, see [`crate::totals`].
-    Totals = 35,
 }
 
 impl Kind {
@@ -150,7 +148,6 @@ impl Kind {
             32 => Self::Host,
             33 => Self::Died,
             34 => Self::Cores,
-            35 => Self::Totals,
             _ => return None,
         })
     }
@@ -184,7 +181,7 @@ pub enum Role {
 /// | Report | `cookie`, `fd`, `role`, `family`, `ports`, `addresses`, `status`: 0 (shunted) or a reason; `flags` bit 7: it has been shunted. That a connection is shunted for the first time is said by the counters region; without one, by this |
 /// | Release | `cookie`; `flags` bit 7: both ends have been attached, so the other one waits for nobody |
 /// | NeedSpare | `slot`: how many slots the arena is to have |
-/// | List | `flags`: [`crate::detail::FLAG_DETAILS`], [`crate::detail::FLAG_TOGETHER`], [`crate::totals::FLAG_TOTALS`], `index`: how many together, at most; 0: [`crate::detail::TOGETHER`] |
+/// | List | `flags`: [`crate::detail::FLAG_DETAILS`], [`crate::detail::FLAG_TOGETHER`], `index`: how many together, at most; 0: [`crate::detail::TOGETHER`] |
 /// | End | – |
 /// | Lend | `cookie`, `fd`: the client's own end |
 /// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason; `flags` bit 9: the client may not have it, but the daemon sends by it (Resend) |

@@ -17,7 +17,6 @@ use rustix::net::{
 };
 use shunt_abi::detail::{Detail, FLAG_DETAILS, FLAG_TOGETHER, MOST_TOGETHER};
 use shunt_abi::message::{FLAG_CROSSES, Kind, MESSAGE_BYTES, Message};
-use shunt_abi::totals::Totals;
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
@@ -33,8 +32,6 @@ const DOUBT: Duration = Duration::from_millis(200);
 pub(crate) struct Details {
     pub(crate) connections: Vec<(Message, Option<Detail>)>,
     pub(crate) listeners: Vec<Message>,
-    /// What the processes of each user have counted, if that was asked for and may be known.
-    pub(crate) totals: Vec<(u32, Totals)>,
 }
 
 impl Details {
@@ -48,23 +45,9 @@ impl Details {
                 }
             }
             Some(Kind::Listener) => self.listeners.push(*message),
-            Some(Kind::Totals) => self.add_totals(message),
             kind => return kind == Some(Kind::End),
         }
         false
-    }
-
-    /// A user's counts come in several messages.
-    fn add_totals(&mut self, message: &Message) {
-        let Some(user) = Totals::user_of(message) else {
-            return;
-        };
-        if self.totals.last().is_none_or(|(last, _)| *last != user) {
-            self.totals.push((user, Totals::default()));
-        }
-        if let Some((_, totals)) = self.totals.last_mut() {
-            totals.note(message);
-        }
     }
 }
 
@@ -253,19 +236,18 @@ impl Control {
         }
     }
 
-    /// The same with the counters of each connection, if the daemon is new enough to tell them, and with what `flags` of the
-    /// question ask for besides.
-    pub(crate) fn list_details(&mut self, flags: u32) -> Result<Details> {
+    /// The same with the counters of each connection, if the daemon is new enough to tell them.
+    pub(crate) fn list_details(&mut self) -> Result<Details> {
         let mut datagram = std::mem::take(&mut self.datagram);
         datagram.resize(MOST_TOGETHER * MESSAGE_BYTES, 0);
-        let found = self.details(flags, &mut datagram);
+        let found = self.details(&mut datagram);
         self.datagram = datagram;
         found
     }
 
-    fn details(&self, flags: u32, datagram: &mut [u8]) -> Result<Details> {
+    fn details(&self, datagram: &mut [u8]) -> Result<Details> {
         let mut list = Message::new(Kind::List);
-        (list.flags, list.index) = (FLAG_DETAILS | FLAG_TOGETHER | flags, MOST_TOGETHER as u32);
+        (list.flags, list.index) = (FLAG_DETAILS | FLAG_TOGETHER, MOST_TOGETHER as u32);
         self.send(&list)?;
         let mut found = Details::default();
         loop {

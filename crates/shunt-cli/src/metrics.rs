@@ -1,7 +1,6 @@
 //! `shunt metrics`: what `shunt ss` knows, added up, for Prometheus.
 
 mod serve;
-mod totals;
 
 use std::borrow::Cow;
 use std::process::ExitCode;
@@ -13,13 +12,10 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use shunt_abi::totals::FLAG_TOTALS;
 
-use crate::control::Details;
 use crate::host::Host;
 use crate::ss::{List, Source};
 pub(crate) use serve::Place;
-use totals::Counters;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Path {
@@ -54,7 +50,7 @@ pub(crate) fn metrics(place: Option<&Place>) -> Result<ExitCode> {
 /// For this time what is known of other hosts counts: that changes seldom, and is a question of its own.
 const HOSTS_LAST: Duration = Duration::from_secs(1);
 
-/// The metrics, from one answer to the next. What is told of open connections is a gauge: it goes down when one ends.
+/// The metrics, from one answer to the next. Everything is a gauge: it goes down when a connection ends.
 struct Metrics {
     source: Source,
     /// When the daemon was asked about other hosts.
@@ -76,7 +72,6 @@ struct Metrics {
     hosts: Family<State, Gauge>,
     /// Ends of connections to them by state.
     host_ends: Family<State, Gauge>,
-    totals: Counters,
 }
 
 /// A path that nobody takes has a zero.
@@ -131,7 +126,6 @@ impl Metrics {
             "Ends of open connections to other hosts, by whether they have met the other end",
             host_ends.clone(),
         );
-        let totals = Counters::new(&mut registry);
         Self {
             source: Source::default(),
             asked: None,
@@ -146,7 +140,6 @@ impl Metrics {
             calls: ["memory", "kernel"].map(|by| calls.get_or_create_owned(&Answered { by })),
             hosts,
             host_ends,
-            totals,
         }
     }
 
@@ -156,11 +149,11 @@ impl Metrics {
     }
 
     fn text_at(&mut self, now: Instant) -> Result<String> {
-        let details = self.source.details(FLAG_TOTALS).ok();
-        if details.is_none() {
+        let list = self.source.collect(|_| true).ok();
+        if list.is_none() {
             self.asked = None;
         }
-        self.count(details);
+        self.count(list);
         if self.asked.is_none_or(|asked| now - asked >= HOSTS_LAST) {
             self.asked = Some(now);
             // Only root's daemon has any, and only root is told.
@@ -183,12 +176,9 @@ impl Metrics {
     }
 
     /// `None`: no daemon answers.
-    fn count(&self, details: Option<Vec<Details>>) {
-        set(&self.daemon_up, details.is_some().into());
-        let details = details.unwrap_or_default();
-        self.totals
-            .count(details.iter().flat_map(|of_daemon| &of_daemon.totals));
-        let list = List::of(&details);
+    fn count(&self, list: Option<List>) {
+        set(&self.daemon_up, list.is_some().into());
+        let list = list.unwrap_or_default();
         let connections = &list.connections;
         set(&self.listeners, list.listeners.len() as u64);
         let queues = connections.iter().filter_map(|c| c.queue);
@@ -258,6 +248,7 @@ mod tests {
     use super::*;
     use crate::control::Control;
     use crate::ss::connection::tests::{detail, row};
+    use crate::ss::connection::{connection, listener};
     use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED};
 
     fn example() -> String {
@@ -265,10 +256,13 @@ mod tests {
         (shm.flags, shm.pids) = (FLAG_SHUNTED, [7, 8]);
         (rdma.flags, rdma.bytes) = (FLAG_SHUNTED | FLAG_REACHES, [[20, 3], [0, 0]]);
         tcp.status = shunt_abi::Reason::PeerPlain as u8;
-        let details = Details {
-            connections: vec![(shm, Some(detail())), (rdma, None), (tcp, None)],
-            listeners: vec![tcp],
-            totals: vec![(4_000_000, totals::tests::example())],
+        let list = List {
+            connections: vec![
+                connection(&shm, Some(&detail())),
+                connection(&rdma, None),
+                connection(&tcp, None),
+            ],
+            listeners: vec![listener(&tcp)],
         };
         let host = |reason: Option<&str>| Host {
             address: [10, 1, 0, 2].into(),
@@ -278,7 +272,7 @@ mod tests {
             seconds: 5,
         };
         let metrics = Metrics::new();
-        metrics.count(Some(vec![details]));
+        metrics.count(Some(list));
         metrics.count_hosts(&[host(None), host(Some("HOST_KEY"))]);
         let mut text = String::new();
         encode(&mut text, &metrics.registry).unwrap();
@@ -361,23 +355,15 @@ mod tests {
                 asked.extend(words.filter(|word| word.starts_with("shunt_")));
             }
         }
-        let exists = |name: &str| match name.strip_suffix("_total") {
-            Some(counter) => example.contains(&format!("# TYPE {counter} counter\n")),
-            None => example.contains(&format!("# TYPE {name} gauge\n")),
-        };
+        let exists = |name: &str| example.contains(&format!("# TYPE {name} gauge\n"));
         for name in &asked {
             assert!(exists(name), "there is no metric {name}");
         }
         let all = example
             .lines()
             .filter_map(|line| line.strip_prefix("# TYPE "));
-        for (name, kind) in all.filter_map(|line| line.split_once(' ')) {
-            let shown = if kind == "counter" {
-                asked.contains(&format!("{name}_total").as_str())
-            } else {
-                asked.contains(&name)
-            };
-            assert!(shown, "no panel shows {name}");
+        for name in all.filter_map(|line| line.split_whitespace().next()) {
+            assert!(asked.contains(&name), "no panel shows {name}");
         }
     }
 }

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{OFlags, SealFlags};
 use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS, Served, Stage};
-use shunt_abi::totals::{Total, Totals};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::FromBytes;
 
@@ -64,19 +63,6 @@ impl Region {
         Some((Owner::of(header), sockets))
     }
 
-    /// What its process has counted, in the sums and in the records of its sockets.
-    fn totals(&self, most: usize) -> Totals {
-        let Some(header) = header(&self.0) else {
-            return Totals::default();
-        };
-        let mut totals = Totals::of(&header);
-        visit(&self.0, 0..used(&header).min(most), |record| {
-            totals.add_open(&record);
-            true
-        });
-        totals
-    }
-
     /// Whether two are the same file.
     pub(crate) fn is(&self, other: &Self) -> bool {
         is_same(&self.0, &other.0)
@@ -125,10 +111,6 @@ pub(crate) struct Account {
     pub(crate) lines: Option<Lines>,
     /// Reasons that its process has been told, by `SO_COOKIE`.
     told: HashMap<u64, Reason>,
-    /// What its process had counted when it came here from another daemon, ...
-    before: Totals,
-    /// ... and the most that it was seen to have counted since.
-    seen: Totals,
 }
 
 /// A file for lines.
@@ -141,50 +123,13 @@ pub(crate) struct Lines {
 }
 
 impl Account {
-    /// What a process counts, and where its line goes. `most` of its sockets are looked at.
-    pub(crate) fn new(region: Region, lines: Option<Lines>, most: usize) -> Self {
-        let so_far = region.totals(most);
-        // Its first connection may have begun before it came here; without a daemon nothing moves through rings.
-        let firsts = [Total::Ended, Total::SentByRings, Total::ReceivedByRings];
-        let is_new = firsts.iter().all(|&total| so_far.get(total) == 0);
+    /// What a process counts, and where its line goes.
+    pub(crate) fn new(region: Region, lines: Option<Lines>) -> Self {
         Self {
             region,
             lines,
             told: HashMap::new(),
-            before: if is_new { Totals::default() } else { so_far },
-            seen: so_far,
         }
-    }
-
-    /// The same process has come back, with its region anew.
-    pub(crate) fn back(self, region: Region) -> Self {
-        Self {
-            region,
-            lines: None,
-            ..self
-        }
-    }
-
-    /// What its process has counted since it came here. Counts move from a socket's record to the sums when it is closed;
-    /// whoever reads both meanwhile may miss them, and none of these ever falls.
-    pub(crate) fn totals(&mut self, most: usize) -> Totals {
-        let now = self.region.totals(most);
-        self.seen.raise(&now);
-        self.known_totals()
-    }
-
-    /// The same, now that it has ended and its connections with it.
-    pub(crate) fn last_totals(&mut self, most: usize) -> Totals {
-        if let Some(header) = header(&self.region.0) {
-            add_ended(&header, &self.region.0, &self.told, most);
-            self.seen.raise(&Totals::of(&header));
-        }
-        self.known_totals()
-    }
-
-    /// The same without a look.
-    pub(crate) fn known_totals(&self) -> Totals {
-        self.seen.since(&self.before)
     }
 
     /// Whether its process says in its region that the bytes of this socket move, or did, through
@@ -257,29 +202,24 @@ impl LastLine {
         let Some(header) = header(&self.region) else {
             return;
         };
-        if header.written.load(Ordering::Relaxed) != 0 {
+        if header.written.load(std::sync::atomic::Ordering::Relaxed) != 0 {
             return;
         }
-        add_ended(&header, &self.region, &self.told, SOCKETS);
+        visit(&self.region, 0..used(&header), |record| {
+            let told = self.told.get(&record.cookie.load(Ordering::Relaxed));
+            let so_far = Reason::from_number(record.reason.load(Ordering::Relaxed));
+            if let Some(told) = told.filter(|_| so_far.is_some_and(Reason::is_provisional)) {
+                record.reason.store(*told as u8, Ordering::Relaxed);
+            }
+            header.add_dead(&record);
+            true
+        });
         let mut line = String::new();
         if header.write_line(&mut line, self.pid).is_ok() {
             // One write, so that lines of several processes do not mix.
             let _ = rustix::io::write(&self.lines, line.as_bytes());
         }
     }
-}
-
-/// Adds the sockets of a process that has ended to its sums.
-fn add_ended(header: &Header, region: impl AsFd, told: &HashMap<u64, Reason>, most: usize) {
-    visit(region, 0..used(header).min(most), |record| {
-        let told = told.get(&record.cookie.load(Ordering::Relaxed));
-        let so_far = Reason::from_number(record.reason.load(Ordering::Relaxed));
-        if let Some(told) = told.filter(|_| so_far.is_some_and(Reason::is_provisional)) {
-            record.reason.store(*told as u8, Ordering::Relaxed);
-        }
-        header.add_dead(&record);
-        true
-    });
 }
 
 fn header(file: impl AsFd) -> Option<Header> {

@@ -25,7 +25,6 @@ mod recalling;
 mod recent;
 mod resetting;
 mod seeing;
-mod totalling;
 mod turns;
 mod viewing;
 
@@ -50,7 +49,6 @@ use inheriting::Inheriting;
 use lending::{LeftBehind, Lending};
 use putting_off::PutOff;
 use recent::Recent;
-use totalling::Tally;
 use turns::Turns;
 
 use crate::between::Between;
@@ -167,8 +165,6 @@ pub struct Daemon {
     inheriting: Inheriting,
     elsewhere: Elsewhere,
     turns: Turns,
-    /// What processes that are gone have counted.
-    tally: Tally,
     /// What the kernel said of sockets, for lists.
     recent: Recent,
     lending: Lending,
@@ -243,7 +239,6 @@ impl Daemon {
             inheriting: Inheriting::new(&looked),
             elsewhere: Elsewhere::new(&looked),
             turns: Turns::default(),
-            tally: Tally::default(),
             recent: Recent::default(),
             lending: Lending::new(&looked),
             lent: HashMap::new(),

@@ -28,7 +28,15 @@ const ABSENCE: Duration = Duration::from_secs(1);
 impl Source {
     /// What every daemon that serves this user knows, and `shows` wants.
     pub(crate) fn collect(&mut self, shows: impl Fn(Item<'_>) -> bool) -> Result<List> {
-        let mut list = List::of(&self.details(0)?);
+        let mut list = List::default();
+        for rows in self.details()? {
+            let connections = rows.connections.iter();
+            let connections =
+                connections.map(|(row, detail)| connection::connection(row, detail.as_ref()));
+            list.connections.extend(connections);
+            let listeners = rows.listeners.iter().map(connection::listener);
+            list.listeners.extend(listeners);
+        }
         list.connections.retain(|c| shows(Item::Connection(c)));
         list.connections.sort_by_key(|c| (c.local, c.peer));
         list.listeners.retain(|l| shows(Item::Listener(l)));
@@ -60,14 +68,14 @@ impl Source {
         self.0.iter().any(|place| place.daemon.is_some())
     }
 
-    /// The same as each of these daemons has told it, with what `flags` of the question ask for besides.
-    pub(crate) fn details(&mut self, flags: u32) -> Result<Vec<Details>> {
+    /// The same as each of these daemons has told it.
+    pub(crate) fn details(&mut self) -> Result<Vec<Details>> {
         let mut places: Vec<_> = [true, false].into_iter().zip(&mut self.0).collect();
         places.sort_by_key(|(_, place)| place.daemon.is_none());
         let mut found = Vec::new();
         for (host, place) in places {
             if found.is_empty() || !place.was_just_empty() {
-                found.extend(place.details(host, flags)?);
+                found.extend(place.details(host)?);
             }
         }
         match found.is_empty() {
@@ -77,35 +85,19 @@ impl Source {
     }
 }
 
-impl List {
-    /// What daemons have told.
-    pub(crate) fn of(details: &[Details]) -> Self {
-        let mut list = Self::default();
-        for rows in details {
-            let connections = rows.connections.iter();
-            let connections =
-                connections.map(|(row, detail)| connection::connection(row, detail.as_ref()));
-            list.connections.extend(connections);
-            let listeners = rows.listeners.iter().map(connection::listener);
-            list.listeners.extend(listeners);
-        }
-        list
-    }
-}
-
 impl Place {
     fn was_just_empty(&self) -> bool {
         self.empty.is_some_and(|since| since.elapsed() < ABSENCE)
     }
 
     /// What the daemon there knows; `None`: there is none.
-    fn details(&mut self, host: bool, flags: u32) -> Result<Option<Details>> {
+    fn details(&mut self, host: bool) -> Result<Option<Details>> {
         // One that ended since the last look may have a successor.
         let known = self.daemon.take();
-        let known = known.and_then(|mut daemon| Some((daemon.list_details(flags).ok()?, daemon)));
+        let known = known.and_then(|mut daemon| Some((daemon.list_details().ok()?, daemon)));
         let known = match known {
             Some(known) => Some(known),
-            None => asked_anew(host, flags)?,
+            None => asked_anew(host)?,
         };
         self.empty = known.is_none().then(Instant::now);
         let (details, daemon) = known.unzip();
@@ -115,12 +107,12 @@ impl Place {
 }
 
 /// Asks a daemon that has not been asked yet; `None`: there is none.
-fn asked_anew(host: bool, flags: u32) -> Result<Option<(Details, Control)>> {
+fn asked_anew(host: bool) -> Result<Option<(Details, Control)>> {
     let Some(mut daemon) = Control::connect(host) else {
         return Ok(None);
     };
     daemon.greet("shunt-ss")?;
-    Ok(Some((daemon.list_details(flags)?, daemon)))
+    Ok(Some((daemon.list_details()?, daemon)))
 }
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ impl Looker {
     }
 
     fn glance(&mut self) -> Result<Glance> {
-        let lists = self.source.details(0)?;
+        let lists = self.source.details()?;
         let at = Instant::now();
         let rows = lists.iter().flat_map(|list| &list.connections);
         let mut glance = HashMap::with_capacity(rows.clone().count());
@@ -145,7 +145,7 @@ impl Looker {
 
     fn look(&mut self) -> Result<Look> {
         let glances = std::mem::take(&mut self.glances);
-        let lists = self.source.details(0)?;
+        let lists = self.source.details()?;
         let at = Instant::now();
         let rows = lists.iter().flat_map(|list| &list.connections);
         let connections = rows.map(|(row, detail)| connection(row, detail.as_ref()));

@@ -48,22 +48,15 @@ impl Daemon {
             };
         };
         let region = Region::new(file).ok_or(Malformed)?;
-        let back = |_: &u64, orphan: &mut Orphan| orphan.account.region.is(&region);
-        let former = self.orphans.extract_if(back).map(|(_, orphan)| orphan);
-        let former = former.map(|orphan| orphan.account).last();
-        let Some(client) = self.clients.get_mut(&id) else {
-            return Ok(());
-        };
-        if client.account.is_some() {
-            return Err(Malformed);
+        // It has come back.
+        self.orphans
+            .retain(|_, orphan| !orphan.account.region.is(&region));
+        if let Some(client) = self.clients.get_mut(&id) {
+            if client.account.is_some() {
+                return Err(Malformed);
+            }
+            client.account = Some(Account::new(region, None));
         }
-        let account = match former {
-            Some(former) => former.back(region),
-            None => Account::new(region, None, self.config.limits.connections_per_client),
-        };
-        client.account = Some(account);
-        let user = client.uid;
-        self.tally_user(user);
         Ok(())
     }
 
@@ -109,11 +102,9 @@ impl Daemon {
     }
 
     /// Waits for the end of a process, or writes its line if it has ended.
-    pub(super) fn add_orphan(&mut self, mut orphan: Orphan) {
-        self.tally_user(orphan.uid);
+    pub(super) fn add_orphan(&mut self, orphan: Orphan) {
         if has_ended(&orphan.pidfd) {
             self.say_died(&orphan);
-            self.tally_last(orphan.uid, &mut orphan.account, true);
             return orphan.account.settle(orphan.pid, &orphan.lane);
         }
         let of_user = self.orphans.values().filter(|o| o.uid == orphan.uid);
@@ -124,20 +115,15 @@ impl Daemon {
         let data = epoll::EventData::new_u64(id << 2 | PIDFD);
         if has_room && epoll::add(&self.epoll, &orphan.pidfd, data, epoll::EventFlags::IN).is_ok() {
             self.orphans.insert(id, orphan);
-        } else {
-            self.tally_last(orphan.uid, &mut orphan.account, false);
         }
     }
 
     /// One of those has ended.
     pub(super) fn settle_orphan(&mut self, id: u64) {
-        if let Some(mut orphan) = self.orphans.remove(&id) {
+        if let Some(orphan) = self.orphans.remove(&id) {
             let _ = epoll::delete(&self.epoll, &orphan.pidfd);
             self.say_died(&orphan);
-            if !self.answers_for(&orphan) {
-                self.tally_lost(&orphan);
-            } else {
-                self.tally_last(orphan.uid, &mut orphan.account, true);
+            if self.answers_for(&orphan) {
                 orphan.account.settle(orphan.pid, &orphan.lane);
             }
             self.alone_since = Instant::now();

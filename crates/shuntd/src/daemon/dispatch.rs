@@ -181,7 +181,6 @@ impl Daemon {
             | Kind::Host
             | Kind::Died
             | Kind::Cores
-            | Kind::Totals
             // … or what `handle` has seen to.
             | Kind::Counters
             | Kind::Statistics

@@ -72,7 +72,7 @@ impl Daemon {
                 0
             },
             lane,
-            account: Account::new(region, lines, self.config.limits.connections_per_client),
+            account: Account::new(region, lines),
             lost: Vec::new(),
             afar: Vec::new(),
         })

@@ -6,7 +6,6 @@ use std::time::Instant;
 use shunt_abi::Reason;
 use shunt_abi::detail::{FLAG_DETAILS, FLAG_TOGETHER, MOST_TOGETHER, TOGETHER};
 use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED, Kind, Message, Role};
-use shunt_abi::totals::FLAG_TOTALS;
 
 use super::detailing::{detail, now};
 use super::dispatch::Malformed;
@@ -42,7 +41,6 @@ impl Daemon {
             client: id,
             user,
             details: asked.flags & FLAG_DETAILS != 0,
-            totals: asked.flags & FLAG_TOTALS != 0,
         });
         Ok(())
     }
@@ -58,7 +56,6 @@ impl Daemon {
         Asked {
             client: id,
             details,
-            totals,
             ..
         }: Asked,
     ) {
@@ -73,9 +70,6 @@ impl Daemon {
         let (mut rows, open) = self.rows(&mut faces, &view, details);
         self.recent = recent;
         rows.extend(view.listeners);
-        if totals && viewer.sees_all {
-            rows.extend(self.totals());
-        }
         rows.push(Message::new(Kind::End));
         self.await_rows(id, rows, open);
     }

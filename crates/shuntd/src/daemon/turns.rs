@@ -16,8 +16,6 @@ pub(super) struct Asked {
     pub(super) user: u32,
     /// With the counters of each connection.
     pub(super) details: bool,
-    /// With what has been counted in all.
-    pub(super) totals: bool,
 }
 
 /// Who waits, and for whom none is made before when.
@@ -95,7 +93,6 @@ mod tests {
             client,
             user,
             details: false,
-            totals: false,
         };
         let mut turns = Turns::default();
         let began = Instant::now();
