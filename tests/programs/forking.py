@@ -1,9 +1,9 @@
-"""A server that forks for each connection has only those of its children come to shuntd whose connections live.
+"""A forked child whose first connection is short stays on TCP with it; one whose connections live does not.
 
     forking.py SHUNT
 
-In the default mode a forked child that exchanges a few messages stays on TCP, and has no memory to give back when it ends; one
-that exchanges many moves to shared memory.
+In the default mode. To come to shuntd and make memory takes a child as long as many messages, and a server that forks for each
+connection has many children that exchange few.
 """
 import json
 import os
@@ -11,27 +11,39 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 import shuntd
 
 SHUNT = os.path.abspath(sys.argv[1])
-FEW, MANY = 10, 1000
+# Of each connection so many messages are a millisecond apart: time enough for whoever would be paired.
+PACED = 200
+FEW, SOME, MANY = 10, 30, 1000
 
 
-def serve():
+def echo(connection):
+    while message := connection.recv(64):
+        connection.sendall(message)
+
+
+def serve(ways):
+    """A child for each connection, or one for all."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
-        for _ in (FEW, MANY):
-            connection, _ = listener.accept()
-            child = os.fork()
-            if child == 0:
-                listener.close()
-                while message := connection.recv(64):
-                    connection.sendall(message)
+        for way in ways.split(","):
+            if way == "all" and os.fork() == 0:
+                for _ in range(3):
+                    with listener.accept()[0] as connection:
+                        echo(connection)
+                os._exit(0)
+            elif way == "each":
+                connection, _ = listener.accept()
+                if os.fork() == 0:
+                    listener.close()
+                    echo(connection)
+                    os._exit(0)
                 connection.close()
-                sys.exit()
-            connection.close()
-            os.waitpid(child, 0)
+            os.wait()
 
 
 def ask(port, messages):
@@ -40,34 +52,47 @@ def ask(port, messages):
             message = b"%7d" % number
             connection.sendall(message)
             assert connection.recv(len(message), socket.MSG_WAITALL) == message
+            if number < PACED:
+                time.sleep(0.001)
 
 
-def check():
+def received(way, *connections):
+    """What the child, to which so many messages go on each connection, has received through the ring, and its line."""
     with tempfile.TemporaryDirectory() as directory:
         stats = os.path.join(directory, "stats")
-        under = [SHUNT, "run", "--stats", stats, "--", sys.executable, os.path.abspath(__file__), SHUNT]
-        server = subprocess.Popen([*under, "serve"], stdout=subprocess.PIPE, text=True)
-        port = server.stdout.readline().strip()
-        for messages in (FEW, MANY):
-            subprocess.run([*under[:2], *under[4:], "ask", port, str(messages)], check=True)
-        assert server.wait() == 0
+        program = ["--", sys.executable, os.path.abspath(__file__), SHUNT]
+        command = [SHUNT, "run", "--stats", stats, *program, "serve", way]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            port = server.stdout.readline().strip()
+            for messages in connections:
+                subprocess.run([SHUNT, "run", *program, "ask", port, str(messages)], check=True)
+            assert server.wait() == 0
         with open(stats) as file:
             lines = [json.loads(line) for line in file]
         children = [line for line in lines if line["pid"] != server.pid]
-        assert len(children) == 2, lines
-        rings = [line["rx"]["ring_bytes"] for line in children]
-    if rings[0] != 0:
-        sys.exit(f"{FEW} messages to a forked child went by the ring: {children[0]}")
+        assert len(children) == 1, lines
+        return children[0]["rx"]["ring_bytes"], children[0]
+
+
+def check():
+    by_ring, line = received("each", FEW)
+    if by_ring != 0 or line["connections"]["total"] != 1:
+        sys.exit(f"{FEW} messages to a forked child went by the ring: {line}")
     print("ok a forked child with a short connection stays on TCP")
-    if rings[1] < 7 * MANY // 2:
-        sys.exit(f"{MANY} messages to a forked child went by TCP: {children[1]}")
+    by_ring, line = received("each", MANY)
+    if by_ring < 7 * MANY // 2:
+        sys.exit(f"{MANY} messages to a forked child went by TCP: {line}")
     print("ok a forked child with a long connection does not")
+    by_ring, line = received("all", FEW, SOME, SOME)
+    if by_ring < 7 * SOME // 2:
+        sys.exit(f"the connections of a worker that outlives its first one stay on TCP: {line}")
+    print("ok nor does one that outlives its first connection")
 
 
 def main():
     words = sys.argv[2:]
     if words[:1] == ["serve"]:
-        serve()
+        serve(words[1])
     elif words[:1] == ["ask"]:
         ask(int(words[1]), int(words[2]))
     elif shuntd.leave():

@@ -31,7 +31,7 @@ mod wire;
 pub(crate) use board::{accelerates, await_listed, await_trial, crosses, has_mail, is_tried};
 pub(crate) use borrow::{Loan, Proxy, Request, Resent, borrow};
 pub(crate) use dial::{
-    ensure, ensure_without_waiting, has_been_served, is_yet_to_come, show_region,
+    ensure, ensure_without_waiting, first_has_ended, has_been_served, is_to_come_for, show_region,
 };
 pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use mail::{check_mail, lacks_sockets, take_wishes};

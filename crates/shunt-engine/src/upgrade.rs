@@ -36,8 +36,8 @@ const LATE_AFTER: u32 = 64 * GIVEN_UP_AFTER;
 /// Between two looks for somebody to be paired with a connection makes an eighth of the calls that it has made, but no more
 /// than this.
 const LONGEST_PAUSE: u32 = GIVEN_UP_AFTER / 8;
-/// After this many calls a connection is claimed whose process, a forked child, would first have to come to the daemon and make memory:
-/// that takes a millisecond, as much as some fifty exchanges save. A server that forks for each connection has many that end sooner.
+/// After this many calls the first connection of a forked child is claimed. The child has to come to the daemon for it, and to make memory:
+/// that takes a millisecond, as much as some fifty exchanges save, and a server that forks for each connection has many that end sooner.
 const WORTH_A_START: u32 = 32 * LIVES_AFTER;
 /// At one in this many calls on a claimed connection the library looks whether the daemon that has the claim lives.
 const LOOK_EVERY: u32 = 16;
@@ -125,9 +125,10 @@ fn knows_daemon() -> bool {
     }
 }
 
-/// Whether this process would first have to come to the daemon, and nobody wants it to at once.
-fn is_start_due() -> bool {
-    config::upgrade() == Upgrade::Adaptive && control::is_yet_to_come()
+/// Whether this process is a forked child that has not come to the daemon, and this is the first of its connections that lives. With
+/// another one it is no child of one connection.
+fn is_first_of_child(socket: &Socket) -> bool {
+    config::upgrade() == Upgrade::Adaptive && control::is_to_come_for(socket.index())
 }
 
 /// Asks the daemon for a pairing. A connector asks before it connects, so that
@@ -307,10 +308,6 @@ fn next_look(calls: u32, most: u32) -> Option<u32> {
 /// A connection that lives: asks for a pairing, if there may be somebody.
 fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
     let socket = locked.socket;
-    if calls < WORTH_A_START && is_start_due() {
-        socket.claim_after.store(WORTH_A_START, Ordering::Relaxed);
-        return;
-    }
     if !socket.share.is_shared() {
         // Not earlier: a process that shares it may be confined to few system calls.
         if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {
@@ -318,6 +315,11 @@ fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
         }
         // Also if the parent has connected it.
         socket.set_connected(true);
+        if calls < WORTH_A_START && is_first_of_child(socket) {
+            socket.set_reason(Reason::Pending);
+            socket.claim_after.store(WORTH_A_START, Ordering::Relaxed);
+            return;
+        }
     }
     if let Some(reason) = alone(socket) {
         // A peer that is on TCP stays there: no late answer is expected of it.

@@ -25,8 +25,12 @@ static NETNS: AtomicU64 = AtomicU64::new(0);
 /// When the daemon was greeted whose welcome has not come (`sys::now`). It is waited for until [`PATIENCE_MS`] after that.
 static GREETED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// See [`is_yet_to_come`].
-static IS_YET_TO_COME: AtomicBool = AtomicBool::new(false);
+/// The first socket of a forked child for which it would have come to the daemon: a number, or one of these.
+static TO_COME_FOR: AtomicU32 = AtomicU32::new(NONE);
+/// It is no such child, or it has come.
+const NONE: u32 = u32::MAX;
+/// There has been none yet.
+const ANY: u32 = u32::MAX - 1;
 
 /// Connects to the daemon if there is no connection yet and another try is due. `true` if there is a daemon.
 pub(crate) fn ensure() -> bool {
@@ -40,14 +44,24 @@ pub(crate) fn ensure_without_waiting() -> bool {
     ensure_within(0)
 }
 
-/// Whether this process is a forked child that no daemon has welcomed yet, whose parent one had.
-pub(crate) fn is_yet_to_come() -> bool {
-    IS_YET_TO_COME.load(Ordering::Relaxed)
+/// Whether this process is a forked child whose parent had found a daemon, which has not welcomed the child yet; and whether this
+/// socket is the first that asks.
+pub(crate) fn is_to_come_for(socket: u32) -> bool {
+    let o = Ordering::Relaxed;
+    let first = TO_COME_FOR.compare_exchange(ANY, socket, o, o);
+    first.is_ok() || first == Err(socket)
+}
+
+/// That socket is closed: the child has outlived its first connection.
+pub(crate) fn first_has_ended(socket: u32) {
+    let o = Ordering::Relaxed;
+    let _ = TO_COME_FOR.compare_exchange(socket, NONE, o, o);
 }
 
 /// In a forked child.
 pub(super) fn after_fork_child() {
-    IS_YET_TO_COME.store(has_been_served(), Ordering::Relaxed);
+    let first = if has_been_served() { ANY } else { NONE };
+    TO_COME_FOR.store(first, Ordering::Relaxed);
     show_served();
 }
 
@@ -117,7 +131,7 @@ fn open(most: i64) -> bool {
         WHY_NOT.store(Reason::NoResources as u32, Ordering::Relaxed);
         return false;
     }
-    IS_YET_TO_COME.store(false, Ordering::Relaxed);
+    TO_COME_FOR.store(NONE, Ordering::Relaxed);
     due::tell_everything();
     wake::renew_abroad();
     true

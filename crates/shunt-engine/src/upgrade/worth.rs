@@ -4,7 +4,7 @@ use shunt_abi::Reason;
 
 use super::trial;
 use crate::config::{self, Upgrade};
-use crate::control::Vain;
+use crate::control::{self, Vain};
 use crate::socket::{Socket, Stage};
 
 /// Claims of connections at once (eager). They come to nothing if the connection ends before it was used
@@ -28,6 +28,7 @@ fn claims_new(mode: Upgrade, pays: impl FnOnce() -> bool) -> bool {
 /// A connection of this process ends. (That its peer is plain says nothing of others.)
 pub(crate) fn note_end(socket: &Socket) {
     trial::note_end(socket);
+    control::first_has_ended(socket.index());
     let is_vain = matches!(socket.stage(), Stage::Claimed | Stage::Paired)
         && socket.reason() != Reason::PeerPlain;
     if is_vain {
