@@ -8,7 +8,8 @@ it made. One reader at a time, `shunt ss --json --watch`, `shunt top` in a termi
 is stopped in one quarter and goes on in the next one, or the other way round, by chance. Tells the median ratio of the two, with a
 range that holds the true one in 95 of 100 such measurements (order statistics), how often the counters were read (or, by `top`,
 shown: a screen has what several looks have found), and the share of a core that the reader, shuntd and this program (which is
-the terminal, and who asks for metrics) worked. For "nobody" nothing goes on in either quarter: that ratio is chance.
+the terminal, and who asks for metrics) worked. For "nobody" nothing goes on in either quarter: that ratio is chance. A "stranger"
+has nothing to do with Shunt, and works for a millisecond as often as the others look: what it costs any process does.
 Root is needed. Packages: redis-server redis-tools.
 """
 import argparse
@@ -89,6 +90,32 @@ class nobody(Reader):
 
     def cpu(self):
         return 0.0
+
+
+class stranger(Reader):
+    """Has nothing to do with Shunt: works for as long as a look and its reader do, and sleeps for the delay."""
+    what = "times"
+    WORK = (
+        "import sys, time\n"
+        "while True:\n"
+        "    end = time.process_time() + 0.001\n"
+        "    while time.process_time() < end:\n"
+        "        pass\n"
+        "    time.sleep(float(sys.argv[1]))\n"
+    )
+
+    def __init__(self, options, directory):
+        super().__init__(options, directory)
+        self.process = subprocess.Popen([sys.executable, "-c", self.WORK, str(options.delay)])
+        self.start = None
+
+    def go_on(self):
+        self.start = self.start or self.cpu()
+        super().go_on()
+
+    def end(self):
+        self.looks = (self.cpu() - self.start) / 0.001
+        super().end()
 
 
 class ss(Reader):
@@ -259,7 +286,7 @@ def main():
     parser.add_argument("--clients", default="50,1", help="connections of the load, one measurement each (50,1)")
     parser.add_argument("--pipeline", type=int, default=1, help="requests at once on each connection (1)")
     parser.add_argument("--delay", type=float, default=0.1, help="seconds from one look to the next (0.1)")
-    parser.add_argument("--readers", default="nobody,ss,top,metrics", help="which (all)")
+    parser.add_argument("--readers", default="nobody,stranger,ss,top,metrics", help="which (all)")
     parser.add_argument("--shunt", default=os.path.join(HERE, "../../target/release/shunt"), help="the program shunt")
     options = parser.parse_args()
     enter_namespace()
@@ -275,7 +302,7 @@ def main():
                 for _ in range(4):
                     load.quarter()
                 for name in options.readers.split(","):
-                    reader = {"nobody": nobody, "ss": ss, "top": top, "metrics": metrics}[name](options, directory)
+                    reader = {"nobody": nobody, "stranger": stranger, "ss": ss, "top": top, "metrics": metrics}[name](options, directory)
                     tell(name, reader.what, *measure(options, load, reader, daemon.pid))
                 shunted = is_shunted(options)
                 load.end()
