@@ -203,6 +203,9 @@ class metrics(Reader):
         super().end()
 
 
+READERS = {kind.__name__: kind for kind in (nobody, stranger, ss, top, metrics)}
+
+
 class Load:
     """redis-benchmark without end, and what it tells of itself."""
 
@@ -286,7 +289,7 @@ def main():
     parser.add_argument("--clients", default="50,1", help="connections of the load, one measurement each (50,1)")
     parser.add_argument("--pipeline", type=int, default=1, help="requests at once on each connection (1)")
     parser.add_argument("--delay", type=float, default=0.1, help="seconds from one look to the next (0.1)")
-    parser.add_argument("--readers", default="nobody,stranger,ss,top,metrics", help="which (all)")
+    parser.add_argument("--readers", default=",".join(READERS), help="which (all)")
     parser.add_argument("--shunt", default=os.path.join(HERE, "../../target/release/shunt"), help="the program shunt")
     options = parser.parse_args()
     enter_namespace()
@@ -302,7 +305,7 @@ def main():
                 for _ in range(4):
                     load.quarter()
                 for name in options.readers.split(","):
-                    reader = {"nobody": nobody, "stranger": stranger, "ss": ss, "top": top, "metrics": metrics}[name](options, directory)
+                    reader = READERS[name](options, directory)
                     tell(name, reader.what, *measure(options, load, reader, daemon.pid))
                 shunted = is_shunted(options)
                 load.end()

@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 
 import shuntd
@@ -26,27 +25,8 @@ def echo(connection):
         connection.sendall(message)
 
 
-def serve(ways):
-    """A child for each connection, or one for all."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        print(listener.getsockname()[1], flush=True)
-        for way in ways.split(","):
-            if way == "all" and os.fork() == 0:
-                for _ in range(3):
-                    with listener.accept()[0] as connection:
-                        echo(connection)
-                os._exit(0)
-            elif way == "each":
-                connection, _ = listener.accept()
-                if os.fork() == 0:
-                    listener.close()
-                    echo(connection)
-                    os._exit(0)
-                connection.close()
-            os.wait()
-
-
-def ask(port, messages):
+def ask(port, messages, is_last=True):
+    """The last connection stays open until we are told to go on."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         for number in range(messages):
             message = b"%7d" % number
@@ -54,47 +34,81 @@ def ask(port, messages):
             assert connection.recv(len(message), socket.MSG_WAITALL) == message
             if number < PACED:
                 time.sleep(0.001)
+        if is_last:
+            print("done", flush=True)
+            sys.stdin.read()
 
 
-def received(way, *connections):
-    """What the child, to which so many messages go on each connection, has received through the ring, and its line."""
-    with tempfile.TemporaryDirectory() as directory:
-        stats = os.path.join(directory, "stats")
-        program = ["--", sys.executable, os.path.abspath(__file__), SHUNT]
-        command = [SHUNT, "run", "--stats", stats, *program, "serve", way]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            port = server.stdout.readline().strip()
-            for messages in connections:
-                subprocess.run([SHUNT, "run", *program, "ask", port, str(messages)], check=True)
-            assert server.wait() == 0
-        with open(stats) as file:
-            lines = [json.loads(line) for line in file]
-        children = [line for line in lines if line["pid"] != server.pid]
-        assert len(children) == 1, lines
-        return children[0]["rx"]["ring_bytes"], children[0]
+def serve():
+    """A child for the one connection that comes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            echo(connection)
+            os._exit(0)
+        connection.close()
+        os.wait()
+
+
+def employ(*connections):
+    """A child that connects to us, again and again; it never waits for connections, which would bring it to shuntd."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        print(port, flush=True)
+        if os.fork() == 0:
+            listener.close()
+            for number, messages in enumerate(connections, 1):
+                ask(port, messages, number == len(connections))
+            os._exit(0)
+        for _ in connections:
+            with listener.accept()[0] as connection:
+                echo(connection)
+        os.wait()
+
+
+def by_ring(role, *connections):
+    """How many bytes of the last connection have gone through its rings, to or from the child of a program with this role. It has
+    so many messages on each. (With statistics a child would come to shuntd for their sake.)"""
+    program = [SHUNT, "run", "--", sys.executable, os.path.abspath(__file__), SHUNT]
+    words = [str(messages) for messages in connections]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*program, role, *words], **pipes) as parent:
+        port = parent.stdout.readline().strip()
+        asker = subprocess.Popen([*program, "ask", port, *words], **pipes) if role == "serve" else parent
+        assert asker.stdout.readline() == "done\n"
+        told = subprocess.run([SHUNT, "ss", "--json", "sport", "=", f":{port}"], check=True, stdout=subprocess.PIPE).stdout
+        asker.stdin.close()
+        assert asker.wait() == 0 and parent.wait() == 0
+    (connection,) = json.loads(told)["connections"]
+    return sum(way["ring"] for way in connection["bytes"].values())
 
 
 def check():
-    by_ring, line = received("each", FEW)
-    if by_ring != 0 or line["connections"]["total"] != 1:
-        sys.exit(f"{FEW} messages to a forked child went by the ring: {line}")
+    moved = by_ring("serve", FEW)
+    if moved != 0:
+        sys.exit(f"of {FEW} messages to a forked child {moved} bytes went by ring")
     print("ok a forked child with a short connection stays on TCP")
-    by_ring, line = received("each", MANY)
-    if by_ring < 7 * MANY // 2:
-        sys.exit(f"{MANY} messages to a forked child went by TCP: {line}")
+    moved = by_ring("serve", MANY)
+    if moved < 7 * MANY:
+        sys.exit(f"of {MANY} messages to a forked child {moved} bytes went by ring")
     print("ok a forked child with a long connection does not")
-    by_ring, line = received("all", FEW, SOME, SOME)
-    if by_ring < 7 * SOME // 2:
-        sys.exit(f"the connections of a worker that outlives its first one stay on TCP: {line}")
+    moved = by_ring("employ", FEW, SOME, SOME)
+    if moved < 7 * SOME:
+        sys.exit(f"a worker that has outlived its first connection stays on TCP: {moved} bytes went by ring")
     print("ok nor does one that outlives its first connection")
 
 
 def main():
-    words = sys.argv[2:]
-    if words[:1] == ["serve"]:
-        serve(words[1])
-    elif words[:1] == ["ask"]:
-        ask(int(words[1]), int(words[2]))
+    role, *numbers = sys.argv[2:] or [None]
+    numbers = [int(number) for number in numbers]
+    if role == "serve":
+        serve()
+    elif role == "employ":
+        employ(*numbers)
+    elif role == "ask":
+        ask(*numbers)
     elif shuntd.leave():
         check()
     else:
