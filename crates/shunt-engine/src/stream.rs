@@ -39,6 +39,7 @@ mod real_call;
 mod recall;
 mod recv;
 mod ring_end;
+mod running;
 mod send;
 pub(crate) mod small;
 mod spin;
@@ -66,14 +67,15 @@ pub(crate) use downgrade::{downgrade, give_up, is_plain};
 pub(crate) use errors::{before_reset, leave_error, socket_error};
 pub(crate) use leave::{leave_full, leave_ring, leave_to_half_closed};
 pub(crate) use mask::{mask, mask_as_usual, mask_at_a_glance};
-pub(crate) use meet::{leave_alone, meet_peer};
+pub(crate) use meet::{leave_alone, meet_or_part};
 pub(crate) use nic::hear_news;
 pub(crate) use owed::{
     answer as answer_recall, has_room_again, is_due as recall_is_due, is_owing as recall_is_owing,
 };
-pub(crate) use packets::{after_fork_child, give_up as give_up_pipe, make_way as make_way_by_pipe};
+pub(crate) use packets::{give_up as give_up_pipe, make_way as make_way_by_pipe};
 pub(crate) use proposal::is_agreed;
 pub(crate) use recv::{is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
+pub(crate) use running::{give_up as give_up_running, make_way as make_way_by_running};
 pub(crate) use send::{AT_ONCE, asked, send, send_in};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use stand_in::stand_in_for_ended_peer;
@@ -84,3 +86,9 @@ pub(crate) use wait::{
 };
 pub(crate) use want::{Want, is_on_rings, must_be_called};
 pub(crate) use wish::see_to_wishes;
+
+/// In a forked child.
+pub(crate) fn after_fork_child() {
+    packets::after_fork_child();
+    running::after_fork_child();
+}

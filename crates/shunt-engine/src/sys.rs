@@ -28,7 +28,7 @@ mod signal;
 mod socket;
 mod standard;
 
-pub(crate) use affinity::move_to_core;
+pub(crate) use affinity::{is_movable, leave_core, move_to_core};
 pub(crate) use clock::{now, ticks, wall_clock};
 
 pub use deep::Objects;
@@ -48,8 +48,8 @@ pub(crate) use memory::{
 };
 pub(crate) use pair::Listener;
 pub(crate) use proc::{
-    comm, core, exit, getpid, has_threads, is_dead, is_stopped, pid_namespace, refuses_to_run,
-    take_over_pid_namespace,
+    comm, core, exit, getpid, has_threads, is_dead, is_stopped, open_in_proc, pid_namespace,
+    refuses_to_run, take_over_pid_namespace,
 };
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, is_behind_descriptors,

@@ -97,7 +97,8 @@ pub fn make_room() -> bool {
         return false;
     }
     let kept = recycle::give_up_all();
-    stream::give_up_pipe() || kept
+    let running = stream::give_up_running();
+    stream::give_up_pipe() || running || kept
 }
 
 /// Before the real `dup2`/`dup3` (new != old): what closing `new` means, and
@@ -115,6 +116,7 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
                     .each()
                     .for_each(|socket| stream::make_way(socket, new));
                 stream::make_way_by_pipe(new);
+                stream::make_way_by_running(new);
                 wake::make_way(new);
                 reach::make_way(new);
                 recycle::make_way(new);

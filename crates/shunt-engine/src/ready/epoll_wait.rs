@@ -205,7 +205,7 @@ unsafe fn sleep(
         wait_at_listeners(set, waits, limit);
         if set.is_shunted() {
             control::look();
-            stream::meet_peer();
+            stream::meet_or_part();
         }
         // SAFETY: the caller's promise.
         let (slept_on, slept) = match unsafe { sleep_once(user, room, limit, mask, seen, waits) } {

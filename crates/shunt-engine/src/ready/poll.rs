@@ -323,7 +323,7 @@ unsafe fn poll_within(
             others = look_at_others(fds, scratch).unwrap_or(0);
         }
     }
-    stream::meet_peer();
+    stream::meet_or_part();
     // SAFETY: the caller's promise.
     let outcome = unsafe { sleep(fds, scratch, limit, sigmask, seen) };
     if matches!(outcome, Outcome::Done(1..)) {

@@ -10,8 +10,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Conn, spin};
-use crate::thread::partner::{self, Turns};
+use super::{Conn, running, spin};
+use crate::thread::partner::{self, Turns, Wish};
 use crate::thread::{self, undisturbed};
 use crate::{config, sys};
 
@@ -45,7 +45,11 @@ impl Moves {
     fn are_due(&self, now: u64) -> bool {
         let left = self.due.load(Ordering::Relaxed).wrapping_sub(now);
         // A time that is too far away is none: the counter has begun anew.
-        !(1..=LAST).contains(&left) && !self.are_over.load(Ordering::Relaxed)
+        !(1..=LAST).contains(&left) && !self.are_over()
+    }
+
+    fn are_over(&self) -> bool {
+        self.are_over.load(Ordering::Relaxed)
     }
 
     /// A thread moves now.
@@ -102,20 +106,28 @@ fn note_call(conn: &Conn, moves: &Moves, knows_strangers: impl FnOnce(u64) -> bo
     }
 }
 
-/// This thread is about to sleep, and holds nothing: it moves to the core of its peer, if that was decided.
+/// This thread is about to sleep, and holds nothing: it moves to the core of its peer, or away from it, if that was decided.
 #[inline]
-pub(crate) fn meet_peer() {
-    if let Some(there) = partner::take_wish() {
-        meet_at(there);
+pub(crate) fn meet_or_part() {
+    if let Some(wish) = partner::take_wish() {
+        move_as(wish);
     }
 }
 
 #[cold]
-fn meet_at(there: u32) {
-    let may = thread::owns_memory() && !config::is_confined();
-    let moved = may && undisturbed::all_of(|| sys::move_to_core(there - 1));
-    partner::note_move(moved, sys::ticks());
-    if !moved {
+fn move_as(wish: Wish) {
+    let may = thread::owns_memory() && !config::is_confined() && !MOVES.are_over();
+    let moved = may
+        && undisturbed::all_of(|| match wish {
+            Wish::To(core) => sys::move_to_core(core - 1),
+            // However old the wish is: that it is of use is seen now.
+            Wish::Away => sys::is_movable() && running::are_two_alone() && sys::leave_core(),
+        });
+    let now = sys::ticks();
+    partner::note_move(moved, now);
+    if moved && wish == Wish::Away {
+        spin::note_parted(now);
+    } else if !moved && wish != Wish::Away {
         // As one that has not helped.
         MOVES.judge(1, 1);
     }
@@ -143,15 +155,15 @@ mod tests {
             (says != 0, partner::take_wish())
         };
         assert_eq!(call(15, true), (false, None), "too few calls");
-        assert_eq!(call(17, true), (true, Some(THERE)));
-        assert_eq!(call(16, true), (true, Some(THERE)));
+        assert_eq!(call(17, true), (true, Some(Wish::To(THERE))));
+        assert_eq!(call(16, true), (true, Some(Wish::To(THERE))));
         assert_eq!(call(32, false), (false, None), "no stranger is known");
         note_call(&peer, &moves, |_| true);
         assert_eq!(call(15, true), (false, None), "another one was called");
         peer.pair.own.face.caller.store(0, Ordering::Relaxed);
         assert_eq!(call(33, true), (true, None), "the peer has several peers");
         peer.pair.own.face.caller.store(THERE, Ordering::Relaxed);
-        assert_eq!(call(16, true), (true, Some(THERE)));
+        assert_eq!(call(16, true), (true, Some(Wish::To(THERE))));
         moves.are_over.store(true, Ordering::Relaxed);
         assert_eq!(call(32, true), (true, None), "the program says where");
     }
@@ -159,7 +171,7 @@ mod tests {
     #[test]
     fn a_thread_that_cannot_move_tries_once() {
         partner::wish(1_000_000, 1000);
-        meet_peer();
+        meet_or_part();
         assert_eq!(partner::take_wish(), None);
     }
 

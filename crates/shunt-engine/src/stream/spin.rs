@@ -25,6 +25,7 @@ use super::together::Together;
 use crate::cores::{self, SLICE, Yielding};
 use crate::link::Link;
 use crate::sys;
+use crate::thread::partner;
 
 /// The longest spin, in ticks (about 50 µs).
 const LONGEST: u64 = 130_000;
@@ -158,9 +159,16 @@ pub(crate) fn shares_core() -> bool {
 /// is not known looks at the ring before it yields, which shows whether they have parted.
 #[cold]
 fn part(now: u64) {
-    TOGETHER.tries(now);
+    if TOGETHER.tries(now) {
+        partner::wish_away();
+    }
     let yielded = YIELDED.load(Ordering::Relaxed);
     YIELDED.store(yielded.min(SHARING - 1), Ordering::Relaxed);
+}
+
+/// This thread has moved away from its peer (ticks).
+pub(super) fn note_parted(now: u64) {
+    TOGETHER.has_parted(now);
 }
 
 /// Whether to yield before the first look at ends that share a core.
@@ -222,8 +230,8 @@ pub(super) fn is_burst_over(now: u64) -> bool {
 /// two ends should part.
 pub(super) fn give_turn() -> bool {
     let now = sys::ticks();
-    let may =
-        FAILED.load(Ordering::Relaxed) == 0 && !CROWD.is_there(now) && !TOGETHER.is_for_long(now);
+    let parts = TOGETHER.is_for_long(now) && is_wanted();
+    let may = FAILED.load(Ordering::Relaxed) == 0 && !CROWD.is_there(now) && !parts;
     if may {
         let took = yield_now(now).took;
         TOGETHER.note_turn(now.wrapping_add(took));
@@ -256,11 +264,13 @@ impl Spin {
     pub(crate) fn for_peer(peer: Peer) -> Self {
         let start = sys::ticks();
         cores::note_work(start);
-        Self::begun(start, peer, CROWD.is_there(start), &TOGETHER)
+        Self::begun(start, peer, CROWD.is_there(start), is_wanted(), &TOGETHER)
     }
 
+    /// `wanted`: whether another thread has had the core at the last yield. If none has, the ends have parted, though a wait may believe
+    /// for some milliseconds longer that they share it.
     #[inline(always)]
-    fn begun(start: u64, peer: Peer, crowded: bool, together: &Together) -> Self {
+    fn begun(start: u64, peer: Peer, crowded: bool, wanted: bool, together: &Together) -> Self {
         let failed = FAILED.load(Ordering::Relaxed);
         // The first without a division.
         let budget = if failed == 0 || is_probe(failed) {
@@ -270,12 +280,12 @@ impl Spin {
         };
         let (at_once, look) = match peer {
             Peer::Here => (true, 0),
-            Peer::Elsewhere if is_wanted() => (is_burst_over(start), GLANCE),
+            Peer::Elsewhere if wanted => (is_burst_over(start), GLANCE),
             Peer::Somewhere if shares_core() => (!crowded && is_at_once(), ANSWER),
             _ => (false, GREEDY),
         };
         let at_once = at_once && !crowded;
-        let parts = at_once && peer != Peer::Elsewhere && together.is_for_long(start);
+        let parts = at_once && peer != Peer::Elsewhere && together.is_for_long(start) && wanted;
         let greedy = if at_once { 0 } else { look };
         Self {
             start,
@@ -429,10 +439,14 @@ mod tests {
         const TURN: u64 = 5_000;
         let together = Together::new();
         let mut now = 1 << 40;
-        let wait = |now: &mut u64| {
+        let wait_where = |now: &mut u64, wanted| {
             *now += TURN;
-            Spin::begun(*now, Peer::Here, false, &together)
+            Spin::begun(*now, Peer::Here, false, wanted, &together)
         };
+        let wait = |now: &mut u64| wait_where(now, true);
+        for _ in 0..1000 {
+            assert!(!wait_where(&mut now, false).is_to_part());
+        }
         while !wait(&mut now).is_to_part() {}
         for _ in 0..100 {
             let found_at_once = wait(&mut now);
@@ -447,7 +461,8 @@ mod tests {
 
     #[test]
     fn a_wait_that_sleeps_for_the_sake_of_others_says_nothing_of_spinning() {
-        let wait = |crowded| Spin::begun(1 << 40, Peer::Somewhere, crowded, &Together::new());
+        let wait =
+            |crowded| Spin::begun(1 << 40, Peer::Somewhere, crowded, false, &Together::new());
         assert!(!wait(true).is_hopeful() && !wait(true).tells_of_spinning());
         assert!(wait(false).tells_of_spinning());
     }

@@ -15,7 +15,7 @@ use shunt_shm::wake::Address;
 use super::Conn;
 use super::downgrade::downgrade;
 use super::leave::{leave_full, leave_if_ending};
-use super::meet::meet_peer;
+use super::meet::meet_or_part;
 use super::owed;
 use super::spin::{self, Peer, Spin};
 use super::want::{Deadline, Want, is_interrupted, is_ready, lost, must_be_called, token};
@@ -160,7 +160,7 @@ fn sleep(
     stay: &Stay,
     (seen, looked): (Seen, Seen),
 ) -> Result<Waited, Errno> {
-    meet_peer();
+    meet_or_part();
     // Closed under a call that was awake: nothing is left to sleep on.
     if !stay.enter(conn) {
         return Err(lost(seen));

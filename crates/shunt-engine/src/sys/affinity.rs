@@ -1,8 +1,10 @@
 //! On which cores a thread may run.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use libc::c_int;
 
-use super::Errno;
+use super::{Errno, core, sched_yield};
 
 /// Numbers of cores that are told apart.
 const CORES: usize = 1024;
@@ -18,6 +20,10 @@ impl Cores {
         let mut cores = Self([0; CORES / 64]);
         cores.0[core / 64] = 1 << (core % 64);
         cores
+    }
+
+    fn is_none(&self) -> bool {
+        self.0 == [0; CORES / 64]
     }
 
     fn has(&self, core: usize) -> bool {
@@ -48,21 +54,68 @@ impl Cores {
 /// No signal handler of the program's may run meanwhile, which might never return.
 pub(crate) fn move_to_core(core: u32) -> bool {
     let core = core as usize;
-    if core >= CORES || filters_calls() || !is_usual() {
-        return false;
-    }
+    core < CORES
+        && is_movable()
+        && move_among(|cores| {
+            let only = Cores::only(core);
+            (cores.has(core) && cores != only).then_some(only)
+        })
+}
+
+/// Moves this thread, which [`is_movable`], from its core to another one of those where it may run. `false`: no other thread has this core
+/// when it is yielded, or as [`move_to_core`].
+///
+/// No signal handler of the program's may run meanwhile, which might never return.
+pub(crate) fn leave_core() -> bool {
+    move_among(|mut cores| {
+        let here = (core() as usize).checked_sub(1)?;
+        *cores.0.get_mut(here / 64)? &= !(1 << (here % 64));
+        // Last, as the peer may have left a moment ago, and would be met where it is now.
+        (!cores.is_none() && yields_to_another()).then_some(cores)
+    })
+}
+
+/// Yields this thread's core. Whether another thread had it then (`getrusage(2)`: switches while this one could have gone on).
+fn yields_to_another() -> bool {
+    let before = switches();
+    sched_yield();
+    switches() != before
+}
+
+/// How often another thread was put in this one's place.
+fn switches() -> Option<i64> {
+    // SAFETY: a C struct of integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    call!(getrusage, libc::RUSAGE_THREAD, &raw mut usage).ok()?;
+    Some(usage.ru_nivcsw)
+}
+
+/// Moves this thread to one of the cores that are chosen from those where it may run.
+fn move_among(choose: impl FnOnce(Cores) -> Option<Cores>) -> bool {
     let Ok(before) = Cores::allowed() else {
         return false;
     };
-    let only = Cores::only(core);
-    if !before.has(core) || before == only || only.allow().is_err() {
+    let Some(there) = choose(before) else {
+        return false;
+    };
+    if let Err(errno) = there.allow() {
+        let is_for_good = [libc::EPERM, libc::EACCES].contains(&errno);
+        IS_REFUSED.fetch_or(is_for_good, Ordering::Relaxed);
         return false;
     }
-    let is_mine = Cores::allowed() == Ok(only);
+    let is_mine = Cores::allowed() == Ok(there);
     if is_mine {
         give_back(&before);
     }
     is_mine
+}
+
+/// Whether the kernel has refused a move, as it will again: that may be written into a log.
+static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this thread is one of those that are moved.
+pub(crate) fn is_movable() -> bool {
+    !IS_REFUSED.load(Ordering::Relaxed) && !filters_calls() && is_usual()
 }
 
 /// Lets this thread run where it could before.
@@ -157,6 +210,18 @@ mod tests {
             for core in numbers(&Cores::allowed().unwrap()) {
                 assert!(!move_to_core(core as u32));
             }
+        });
+    }
+
+    #[test]
+    fn a_thread_that_leaves_its_core_may_run_there_as_before() {
+        in_thread(|| {
+            let before = Cores::allowed().unwrap();
+            leave_core();
+            assert!(Cores::allowed() == Ok(before));
+            let here = Cores::only(numbers(&before)[0]);
+            here.allow().unwrap();
+            assert!(!leave_core() && Cores::allowed() == Ok(here));
         });
     }
 

@@ -100,6 +100,20 @@ pub(crate) fn is_stopped(process: u32) -> Option<bool> {
     Some(matches!(stat.get(name_ends + 2), Some(b'T' | b't')))
 }
 
+/// Opens a file of the kernel's for reading. `ENOTSUP`: another file system has one of that name in its place.
+pub(crate) fn open_in_proc(path: &CStr) -> Result<c_int, Errno> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let fd = call!(openat, libc::AT_FDCWD, path.as_ptr(), flags)? as c_int;
+    // SAFETY: a C struct of integers, for which zero is a value.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    let asked = call!(fstatfs, fd, &raw mut about);
+    if asked.is_err() || about.f_type != libc::PROC_SUPER_MAGIC {
+        close(fd);
+        return Err(libc::ENOTSUP);
+    }
+    Ok(fd)
+}
+
 /// Ends the process.
 pub(crate) fn exit(status: c_int) {
     let _ = call!(exit_group, status);

@@ -1,10 +1,21 @@
-//! Whom a thread calls: always the same peer, or several? And to which core it is to move for that.
+//! Whom a thread calls: always the same peer, or several? And to which core it is to move for that, or so that its peer and it are on two.
 
 use super::words::{self, Partner};
 
 /// This many calls in a row for one connection, and none for another one, make its other end the thread's partner. Time is taken for as
 /// many calls together.
 const CALLS: u64 = 16;
+/// As a wish: any core but the thread's own.
+const AWAY: u64 = u64::MAX;
+
+/// Where a thread is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// To this core: 1 + its number.
+    To(u32),
+    /// To another one than its own.
+    Away,
+}
 
 /// What is known at a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,12 +73,21 @@ pub(crate) fn wish(core: u32, took: u64) {
     (partner.wish, partner.before) = (core.into(), took);
 }
 
+/// This thread is to move to another core before it sleeps next.
+pub(crate) fn wish_away() {
+    // SAFETY: this thread's own words; a handler in between leaves a wish of its own, or none.
+    unsafe { ((*here()).wish, (*here()).before) = (AWAY, 0) }
+}
+
 /// Where this thread is to move now, and never again for this wish.
 #[inline]
-pub(crate) fn take_wish() -> Option<u32> {
+pub(crate) fn take_wish() -> Option<Wish> {
     // SAFETY: this thread's own words; a handler that takes the wish in between leaves none.
-    let wish = unsafe { std::mem::take(&mut (*here()).wish) };
-    (wish != 0).then_some(wish as u32)
+    match unsafe { std::mem::take(&mut (*here()).wish) } {
+        0 => None,
+        AWAY => Some(Wish::Away),
+        core => Some(Wish::To(core as u32)),
+    }
 }
 
 /// Notes that this thread has moved, or could not. Its turns begin anew: what it waited for its new core is none of them.
@@ -114,12 +134,23 @@ mod tests {
         const EACH: u64 = 10 * CALLS;
         assert_eq!(turns(&peer, &mut now), (EACH, 0));
         wish(7, EACH);
-        assert_eq!(take_wish(), Some(7));
+        assert_eq!(take_wish(), Some(Wish::To(7)));
         assert_eq!(take_wish(), None);
         now += 1_000_000;
         note_move(true, now);
         assert_eq!(turns(&peer, &mut now), (EACH, EACH));
         assert_eq!(turns(&peer, &mut now), (EACH, 0));
+    }
+
+    #[test]
+    fn a_wish_to_be_elsewhere_is_for_one_sleep_and_judges_no_turns() {
+        let (peer, mut now) = (1, 0);
+        wish_away();
+        assert_eq!((take_wish(), take_wish()), (Some(Wish::Away), None));
+        turns(&peer, &mut now);
+        wish_away();
+        assert_eq!(turns(&peer, &mut now).1, 0);
+        assert_eq!(take_wish(), None);
     }
 
     #[test]
