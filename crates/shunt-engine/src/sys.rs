@@ -28,7 +28,7 @@ mod signal;
 mod socket;
 mod standard;
 
-pub(crate) use affinity::{is_movable, leave_core, move_to_core};
+pub(crate) use affinity::{leave_core, move_to_core};
 pub(crate) use clock::{now, ticks, wall_clock};
 
 pub use deep::Objects;

@@ -121,7 +121,7 @@ fn move_as(wish: Wish) {
         && undisturbed::all_of(|| match wish {
             Wish::To(core) => sys::move_to_core(core - 1),
             // However old the wish is: that it is of use is seen now.
-            Wish::Away => sys::is_movable() && running::are_two_alone() && sys::leave_core(),
+            Wish::Away => sys::leave_core(running::are_two_alone),
         });
     let now = sys::ticks();
     partner::note_move(moved, now);

@@ -1,7 +1,8 @@
 //! How many threads are running on this machine, or want to (`proc_loadavg(5)`).
 //!
 //! The file stays open once it was needed: a number that is taken and given back again and again would be seen by
-//! other threads of the program, and by children that these fork.
+//! other threads of the program, and by children that these fork. (Should the program close it past libc, and open the same file at
+//! the same number, that one is taken for ours.)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +18,7 @@ static LOCK: Lock = Lock::new();
 /// Whether the file cannot be opened here. It is not tried again: refusals may be written into a log.
 static CANNOT: AtomicBool = AtomicBool::new(false);
 
-/// Whether no more than this thread and another one are running. In doubt they are not alone.
+/// Whether exactly two threads are running, of which this is one. In doubt they are not alone.
 pub(super) fn are_two_alone() -> bool {
     if CANNOT.load(Ordering::Relaxed) || !thread::owns_descriptors() || !LOCK.try_take() {
         return false;

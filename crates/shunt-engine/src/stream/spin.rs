@@ -230,7 +230,7 @@ pub(super) fn is_burst_over(now: u64) -> bool {
 /// two ends should part.
 pub(super) fn give_turn() -> bool {
     let now = sys::ticks();
-    let parts = TOGETHER.is_for_long(now) && is_wanted();
+    let parts = is_wanted() && TOGETHER.is_for_long(now);
     let may = FAILED.load(Ordering::Relaxed) == 0 && !CROWD.is_there(now) && !parts;
     if may {
         let took = yield_now(now).took;
@@ -285,7 +285,7 @@ impl Spin {
             _ => (false, GREEDY),
         };
         let at_once = at_once && !crowded;
-        let parts = at_once && peer != Peer::Elsewhere && together.is_for_long(start) && wanted;
+        let parts = at_once && peer != Peer::Elsewhere && wanted && together.is_for_long(start);
         let greedy = if at_once { 0 } else { look };
         Self {
             start,

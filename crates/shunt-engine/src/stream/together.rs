@@ -42,8 +42,8 @@ impl Together {
         }
     }
 
-    /// A wait is about to yield at once, to a peer on its core. `true`: it should sleep instead, and call
-    /// [`Together::tries`].
+    /// A wait is about to yield at once, to a peer on its core, as another thread had the last turn. `true`: it should sleep instead, and
+    /// call [`Together::tries`].
     #[inline]
     pub(super) fn is_for_long(&self, now: u64) -> bool {
         let apart = now.wrapping_sub(self.seen.load(Ordering::Relaxed));
@@ -74,7 +74,13 @@ impl Together {
             pause
         };
         self.pause.store(pause, Ordering::Relaxed);
-        self.due.store(now.wrapping_add(pause), Ordering::Relaxed);
+        // The first try is no move, so the other end may try at the same time.
+        let left = if pause > FIRST {
+            by_chance(now, pause)
+        } else {
+            pause
+        };
+        self.due.store(now.wrapping_add(left), Ordering::Relaxed);
     }
 
     /// A wait sleeps so that the ends may part. `true`: to sleep was not enough a moment ago.
@@ -182,10 +188,25 @@ mod tests {
         let mut due: Vec<_> = (0..1000)
             .map(|digit| by_chance(1 << 40 | digit, LAST))
             .collect();
-        assert!(due.iter().all(|due| (LAST..=2 * LAST).contains(due)));
+        assert!(due.iter().all(|due| (LAST..=LAST + LAST / 2).contains(due)));
         due.sort_unstable();
         let apart = due.windows(2).map(|pair| pair[1] - pair[0]);
         assert!(apart.max() < Some(LAST / 100), "they fill the time");
+        assert!(due[999] - due[0] > LAST / 2 - LAST / 100);
+    }
+
+    #[test]
+    fn two_ends_that_have_moved_at_the_same_time_and_meet_again_do_not_move_together() {
+        let now = 100 * MS;
+        let due_at = |now| {
+            let end = Together::new();
+            end.has_parted(now);
+            take_turns(&end, now + 10 * MS, 7);
+            end.due.load(Ordering::Relaxed)
+        };
+        // One end comes half a microsecond later than the other one.
+        let apart = |n| due_at(now + n * MS).abs_diff(due_at(now + n * MS + 1_300));
+        assert!((0..100).filter(|&n| apart(n) > FIRST / 4).count() > 80);
     }
 
     #[test]

@@ -22,8 +22,16 @@ impl Cores {
         cores
     }
 
-    fn is_none(&self) -> bool {
-        self.0 == [0; CORES / 64]
+    /// Without this one; `None`: there is no other, or this number is none.
+    fn but(&self, core: usize) -> Option<Self> {
+        let mut others = *self;
+        *others.0.get_mut(core / 64)? &= !(1 << (core % 64));
+        (others.0 != [0; CORES / 64]).then_some(others)
+    }
+
+    /// Whether some of these are there, and no others.
+    fn are_among(&self, all: &Self) -> bool {
+        self.0 != [0; CORES / 64] && self.0.iter().zip(&all.0).all(|(own, all)| own & !all == 0)
     }
 
     fn has(&self, core: usize) -> bool {
@@ -62,17 +70,17 @@ pub(crate) fn move_to_core(core: u32) -> bool {
         })
 }
 
-/// Moves this thread, which [`is_movable`], from its core to another one of those where it may run. `false`: no other thread has this core
-/// when it is yielded, or as [`move_to_core`].
+/// Moves this thread from its core to another one of those where it may run, if `may` is true then. `false`: no other thread has
+/// this core when it is yielded, or as [`move_to_core`].
 ///
 /// No signal handler of the program's may run meanwhile, which might never return.
-pub(crate) fn leave_core() -> bool {
-    move_among(|mut cores| {
-        let here = (core() as usize).checked_sub(1)?;
-        *cores.0.get_mut(here / 64)? &= !(1 << (here % 64));
-        // Last, as the peer may have left a moment ago, and would be met where it is now.
-        (!cores.is_none() && yields_to_another()).then_some(cores)
-    })
+pub(crate) fn leave_core(may: impl FnOnce() -> bool) -> bool {
+    is_movable()
+        && move_among(|cores| {
+            let others = cores.but((core() as usize).checked_sub(1)?)?;
+            // The yield comes last, as the peer may have left a moment ago, and would be met where it is now.
+            (may() && yields_to_another()).then_some(others)
+        })
 }
 
 /// Yields this thread's core. Whether another thread had it then (`getrusage(2)`: switches while this one could have gone on).
@@ -103,7 +111,8 @@ fn move_among(choose: impl FnOnce(Cores) -> Option<Cores>) -> bool {
         IS_REFUSED.fetch_or(is_for_good, Ordering::Relaxed);
         return false;
     }
-    let is_mine = Cores::allowed() == Ok(there);
+    // Fewer, if a core has been taken from the process meanwhile.
+    let is_mine = Cores::allowed().is_ok_and(|now| now.are_among(&there));
     if is_mine {
         give_back(&before);
     }
@@ -114,7 +123,7 @@ fn move_among(choose: impl FnOnce(Cores) -> Option<Cores>) -> bool {
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this thread is one of those that are moved.
-pub(crate) fn is_movable() -> bool {
+fn is_movable() -> bool {
     !IS_REFUSED.load(Ordering::Relaxed) && !filters_calls() && is_usual()
 }
 
@@ -217,12 +226,59 @@ mod tests {
     fn a_thread_that_leaves_its_core_may_run_there_as_before() {
         in_thread(|| {
             let before = Cores::allowed().unwrap();
-            leave_core();
+            leave_core(|| true);
             assert!(Cores::allowed() == Ok(before));
+            assert!(!leave_core(|| false));
             let here = Cores::only(numbers(&before)[0]);
             here.allow().unwrap();
-            assert!(!leave_core() && Cores::allowed() == Ok(here));
+            assert!(!leave_core(|| panic!("it has one core")) && Cores::allowed() == Ok(here));
         });
+    }
+
+    #[test]
+    fn a_thread_whose_core_another_one_wants_leaves_it_and_no_other_one_does() {
+        let all = Cores::allowed().unwrap();
+        let [first, second, ..] = numbers(&all)[..] else {
+            return;
+        };
+        if filters_calls() {
+            return;
+        }
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                Cores::only(first).allow().unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let mover = scope.spawn(|| {
+                // The scheduler may part the two before.
+                loop {
+                    Cores::only(first).allow().unwrap();
+                    let both = Cores(std::array::from_fn(|word| {
+                        Cores::only(first).0[word] | Cores::only(second).0[word]
+                    }));
+                    both.allow().unwrap();
+                    if leave_core(|| sys::core() == first as u32 + 1) {
+                        break Cores::allowed() == Ok(both);
+                    }
+                }
+            });
+            let is_as_before = mover.join();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(is_as_before.unwrap());
+        });
+    }
+
+    #[test]
+    fn a_set_of_cores_is_among_another_one_if_it_has_some_of_its_cores_alone() {
+        let both = Cores([3; CORES / 64]);
+        assert!(both.are_among(&both) && Cores::only(64).are_among(&both));
+        assert!(!Cores::only(2).are_among(&both) && !both.are_among(&Cores::only(0)));
+        assert!(!Cores([0; CORES / 64]).are_among(&both));
+        assert!(Cores::only(5).but(5).is_none() && Cores::only(5).but(CORES).is_none());
+        assert!(Cores::only(5).but(6) == Some(Cores::only(5)));
     }
 
     #[test]

@@ -102,7 +102,8 @@ pub(crate) fn is_stopped(process: u32) -> Option<bool> {
 
 /// Opens a file of the kernel's for reading. `ENOTSUP`: another file system has one of that name in its place.
 pub(crate) fn open_in_proc(path: &CStr) -> Result<c_int, Errno> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // Whatever has that name, to open it neither waits nor makes it a terminal of the program's.
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     let fd = call!(openat, libc::AT_FDCWD, path.as_ptr(), flags)? as c_int;
     // SAFETY: a C struct of integers, for which zero is a value.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };

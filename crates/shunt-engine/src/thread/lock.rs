@@ -5,7 +5,8 @@
 //! ([`super::token`]). Where a set names the sockets, it takes the list out, gives the set's lock back, and locks each
 //! (`epoll/polled.rs`). The `LOCK`s come behind these: a thread that has a socket's lock or a token may take the one of the
 //! connection to shuntd, of the NIC, or of the pipe that packets take (`stream/packets.rs`), and takes no further lock while it
-//! has that; that of the file which says how many threads are running (`stream/running.rs`) is never waited for but to close the file. Only the one of recycled connections comes first (`recycle/lock.rs`): a connection is closed, and so a token taken,
+//! has that.
+//! For that of the file which says how many threads are running (`stream/running.rs`) a thread waits only to close or to move the file. Only the one of recycled connections comes first (`recycle/lock.rs`): a connection is closed, and so a token taken,
 //! while it is held.
 
 use shunt_shm::token::Token;

@@ -6,7 +6,7 @@ use super::words::{self, Partner};
 /// many calls together.
 const CALLS: u64 = 16;
 /// As a wish: any core but the thread's own.
-const AWAY: u64 = u64::MAX;
+const ELSEWHERE: u64 = u64::MAX;
 
 /// Where a thread is to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(crate) fn wish(core: u32, took: u64) {
 /// This thread is to move to another core before it sleeps next.
 pub(crate) fn wish_away() {
     // SAFETY: this thread's own words; a handler in between leaves a wish of its own, or none.
-    unsafe { ((*here()).wish, (*here()).before) = (AWAY, 0) }
+    unsafe { ((*here()).wish, (*here()).before) = (ELSEWHERE, 0) }
 }
 
 /// Where this thread is to move now, and never again for this wish.
@@ -85,7 +85,7 @@ pub(crate) fn take_wish() -> Option<Wish> {
     // SAFETY: this thread's own words; a handler that takes the wish in between leaves none.
     match unsafe { std::mem::take(&mut (*here()).wish) } {
         0 => None,
-        AWAY => Some(Wish::Away),
+        ELSEWHERE => Some(Wish::Away),
         core => Some(Wish::To(core as u32)),
     }
 }
