@@ -200,8 +200,10 @@ mod tests {
         let now = 100 * MS;
         let due_at = |now| {
             let end = Together::new();
+            end.is_for_long(now);
             end.has_parted(now);
-            take_turns(&end, now + 10 * MS, 7);
+            end.is_for_long(now + 10 * MS);
+            assert_eq!(end.pause.load(Ordering::Relaxed), AFTER_MOVE);
             end.due.load(Ordering::Relaxed)
         };
         // One end comes half a microsecond later than the other one.
