@@ -158,8 +158,8 @@ pub(crate) fn shares_core() -> bool {
 /// A wait goes to sleep, so that the scheduler may move this process and its peers to different cores. The next wait whose peer's core
 /// is not known looks at the ring before it yields, which shows whether they have parted.
 #[cold]
-fn part(now: u64) {
-    if TOGETHER.tries(now) {
+fn part(together: &Together, now: u64) {
+    if together.tries(now) {
         partner::wish_away();
     }
     let yielded = YIELDED.load(Ordering::Relaxed);
@@ -358,7 +358,7 @@ impl Spin {
     fn give_up(&mut self) -> bool {
         if self.is_to_part() {
             self.at_once = false;
-            part(self.start);
+            part(&TOGETHER, self.start);
         }
         self.tells_of_spinning() && failed()
     }
@@ -424,6 +424,7 @@ impl Spin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::thread::partner::Wish;
 
     #[test]
     fn only_two_numbers_say_where_the_peer_is() {
@@ -457,6 +458,20 @@ mod tests {
         assert!(!sleeps.turn() && !sleeps.is_to_part());
         together.tries(now);
         assert!(!wait(&mut now).is_to_part());
+    }
+
+    #[test]
+    fn a_thread_whose_sleep_did_not_part_the_ends_moves_at_the_next_one() {
+        let together = Together::new();
+        let mut wish_at = |now| {
+            together.is_for_long(now);
+            part(&together, now);
+            partner::take_wish()
+        };
+        assert_eq!(
+            [1 << 40, (1 << 40) + 1_000_000].map(&mut wish_at),
+            [None, Some(Wish::Away)]
+        );
     }
 
     #[test]
