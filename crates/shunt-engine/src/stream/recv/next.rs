@@ -247,6 +247,38 @@ mod tests {
     use super::*;
     use crate::both_ends::BothEnds;
 
+    /// Receives a byte at this descriptor.
+    fn receive(fd: c_int, flags: c_int) -> Outcome {
+        let mut byte = 0u8;
+        let parts = [iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        }];
+        // SAFETY: the part covers `byte`.
+        unsafe { crate::stream::receive(&Conn::of(fd).unwrap(), &parts, flags) }
+    }
+
+    #[test]
+    fn a_receive_that_waits_is_counted_once_and_one_that_finds_nothing_too() {
+        let ends = BothEnds::attached();
+        let (fd, counts) = (ends.fds[1], &ends.sockets[1].rx);
+        ends.send(b"x");
+        assert_eq!(receive(fd, 0), Outcome::Done(1));
+        let before = counts.user_calls.load(Ordering::Relaxed);
+        let calls = || counts.user_calls.load(Ordering::Relaxed) - before;
+        for n in 1..=20 {
+            assert_eq!(receive(fd, libc::MSG_DONTWAIT), Outcome::Fail(libc::EAGAIN));
+            assert_eq!(calls(), 2 * n - 1);
+            let receiver = std::thread::spawn(move || receive(fd, 0));
+            while counts.sleeps.load(Ordering::Relaxed) < n {
+                std::hint::spin_loop();
+            }
+            ends.send(b"x");
+            assert_eq!(receiver.join().unwrap(), Outcome::Done(1));
+            assert_eq!(calls(), 2 * n);
+        }
+    }
+
     #[test]
     fn an_error_behind_bytes_is_told_by_the_next_call() {
         let ends = BothEnds::attached();

@@ -47,7 +47,6 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
     // SAFETY: the caller's promise.
     let mut found = unsafe { conn.consumer().read_parts(cursor.rest().map(place), peek) };
     if let Ok(Found::Empty) = found {
-        bump(&conn.socket.rx.user_calls, 1);
         match look(conn) {
             // Bytes that were published before the close come first.
             Some(step) if conn.consumer().is_ready() => {
@@ -57,8 +56,14 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
                 // SAFETY: the caller's promise.
                 found = unsafe { read_behind_end(conn, cursor, flags) };
             }
-            Some(step) => return step,
-            None => return Step::Empty,
+            seen => {
+                let step = seen.unwrap_or(Step::Empty);
+                // A call that waits now is counted when it has come to something.
+                if matches!(step, Step::End | Step::Failed(_)) || !conn.may_wait(flags) {
+                    bump(&conn.socket.rx.user_calls, 1);
+                }
+                return step;
+            }
         }
     }
     match found {
