@@ -378,7 +378,7 @@ impl Control {
 pub(crate) fn nobody() -> anyhow::Error {
     if let Some(path) = Control::named() {
         return anyhow!(
-            "no shuntd answers at {}, which SHUNT_SOCKET names, so nothing runs under Shunt here",
+            "no shuntd answers at {}, which SHUNT_SOCKET names, so nothing is known of what runs under Shunt here",
             path.display()
         );
     }
@@ -392,7 +392,7 @@ pub(crate) fn nobody() -> anyhow::Error {
         }
         (None, None) => "`shunt run -- CMD` starts one".to_owned(),
     };
-    anyhow!("no shuntd answers, so nothing runs under Shunt here: {why}")
+    anyhow!("no shuntd answers, so nothing is known of what runs under Shunt here: {why}")
 }
 
 /// Whether a line of `/proc/net/unix` (`proc_pid_net(5)`) is of a socket that listens at this abstract name.

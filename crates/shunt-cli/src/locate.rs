@@ -52,7 +52,7 @@ fn on_path(name: &OsStr) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-fn is_executable(file: &Path) -> bool {
+pub(crate) fn is_executable(file: &Path) -> bool {
     file.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

@@ -8,6 +8,7 @@ use super::Found;
 use crate::library::{self, Fault};
 use crate::process::Process;
 use crate::run::chain;
+use crate::run::program::{Obstacle, obstacle};
 use crate::ss::table::printable;
 use crate::{elf, locate};
 
@@ -56,10 +57,22 @@ fn command(command: &[OsString]) -> Vec<Found> {
         let advice = "give its path, or have its directory in PATH";
         return vec![Err(Fault::new(format!("{name} is not found"), advice))];
     };
+    if !locate::is_executable(&file) {
+        let what = format!("{name} cannot be executed");
+        return vec![Err(Fault::new(
+            what,
+            "name a program, or let its file be executed",
+        ))];
+    }
+    if std::env::var_os("SHUNT_UPGRADE").is_some_and(|mode| mode == "off") {
+        let what = format!("SHUNT_UPGRADE=off is set, so {name} will use plain TCP");
+        return vec![Err(Fault::new(what, "take that out of the environment"))];
+    }
     // Without a library its own check has failed; what the programs are does not depend on it.
     let library = library::find().unwrap_or_default();
     if let Some(warning) = chain::outlook(command, &library).warning {
-        let (what, advice) = warning.split_once("; ").unwrap_or((&warning, NOTHING));
+        let default = advice(obstacle(&file));
+        let (what, advice) = warning.split_once("; ").unwrap_or((&warning, default));
         return vec![Err(Fault::new(what, advice.to_owned()))];
     }
     let ring = uses_rings(&file).then_some(
@@ -71,6 +84,14 @@ fn command(command: &[OsString]) -> Vec<Found> {
         "{} will load libshunt.so{ring}",
         file.display()
     ))]
+}
+
+/// What to do about an obstacle in the program's file.
+fn advice(obstacle: Option<Obstacle>) -> &'static str {
+    match obstacle {
+        Some(Obstacle::SetId | Obstacle::Capable) => "start it as the user whose rights it takes",
+        _ => NOTHING,
+    }
 }
 
 /// Whether a program says that it uses io_uring. One that makes the calls itself does not.
@@ -102,6 +123,12 @@ mod tests {
         assert!(fault.what.contains("cleans its environment"), "{fault}");
         assert!(fault.advice.contains("start the program itself"), "{fault}");
         assert!(one(&["no-such-program"]).is_err());
+        for other in ["/", "/etc/passwd"] {
+            let fault = one(&[other]).unwrap_err();
+            assert!(fault.what.ends_with(" cannot be executed"), "{fault}");
+        }
+        let [own, build] = [Obstacle::SetId, Obstacle::Static].map(|found| advice(Some(found)));
+        assert!(own.contains("as the user whose rights") && build.contains("another build"));
     }
 
     #[test]

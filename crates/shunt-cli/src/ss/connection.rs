@@ -140,6 +140,8 @@ pub(crate) fn connection(row: &Message, detail: Option<&Detail>) -> Connection {
     let shunted = row.flags & FLAG_SHUNTED != 0;
     let [of_server, of_client] = row.containers();
     let ends = [0, 1].map(|i| detail.map(|detail| detail.ends[i]));
+    let has_moved = row.bytes.iter().flatten().any(|&bytes| bytes != 0);
+    let ends = ends.map(|end| end.map(|end| without_calls(end, has_moved)));
     let processes = [
         process(row.pids[0], &row.name, "server", ends[0], of_server),
         process(row.pids[1], &row.peer_name, "client", ends[1], of_client),
@@ -169,6 +171,19 @@ pub(crate) fn connection(row: &Message, detail: Option<&Detail>) -> Connection {
         queue: queue.filter(|_| shunted),
         age_seconds: detail.and_then(|detail| given(detail.age)),
     }
+}
+
+/// An end that has counted no call of a connection which has moved bytes does not count: it is on TCP.
+fn without_calls(mut end: detail::End, has_moved: bool) -> detail::End {
+    let has_called = end
+        .sent
+        .iter()
+        .chain(&end.received)
+        .any(|&calls| calls != 0);
+    if has_moved && !has_called {
+        end.counted = 0;
+    }
+    end
 }
 
 fn given(number: u32) -> Option<u32> {

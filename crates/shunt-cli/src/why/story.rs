@@ -19,7 +19,12 @@ pub(super) fn of(connection: Connection) -> Story {
     let mut todo = None;
     if let (Some(name), Some(why)) = (&connection.reason, connection.why) {
         history.push(format!("{name}: {why}"));
-        todo = known(name).and_then(advice::of).map(str::to_owned);
+        let reason = known(name);
+        todo = match reason {
+            // shuntd has told of the connection just now.
+            Some(Reason::NoDaemon | Reason::DaemonLost) => Some(AGAIN.to_owned()),
+            _ => reason.and_then(advice::of).map(str::to_owned),
+        };
     }
     if connection.path == "tcp" {
         history.extend(own_reasons(&connection));
@@ -27,7 +32,15 @@ pub(super) fn of(connection: Connection) -> Story {
             let finding = other.finding();
             let who = who(&other.comm, Some(other.pid));
             history.push(format!("{who}, which has the other end, {}.", finding.what));
-            todo = finding.advice.or(todo.filter(|_| other.is_under_shunt()));
+            todo = match finding.advice {
+                // What is advised for the reason has been done.
+                None if other.is_under_shunt() && is_plain(&connection) => {
+                    history.push(OWN_REASON.to_owned());
+                    None
+                }
+                None => todo.filter(|_| other.is_under_shunt()),
+                advice => advice,
+            };
         } else if waits_in_vain(&connection) {
             todo = Some(IN_VAIN.to_owned());
         }
@@ -46,6 +59,16 @@ pub(super) fn of(connection: Connection) -> Story {
         history,
         advice: todo,
     }
+}
+
+const AGAIN: &str =
+    "nothing: a shuntd answers now, and the connection is looked at again after some more calls";
+
+/// Of a program that has settled for TCP before it needed shuntd.
+const OWN_REASON: &str = "It stays on TCP for a reason of its own, of which it has told nobody; `shunt run --stats FILE` has it tell.";
+
+fn is_plain(c: &Connection) -> bool {
+    c.reason.as_deref() == Some(Reason::PeerPlain.name())
 }
 
 /// Seconds: the other end would have asked for the pairing by then.
@@ -166,6 +189,19 @@ mod tests {
             story.history[1],
             "Its bytes have moved by TCP only: 1 so far."
         );
+    }
+
+    #[test]
+    fn a_connection_without_a_daemon_is_tried_again_by_the_one_that_tells_of_it() {
+        for reason in [Reason::NoDaemon, Reason::DaemonLost] {
+            let mut row = row();
+            row.status = reason as u8;
+            let advice = of(connection(&row, None)).advice.unwrap();
+            assert!(
+                advice.starts_with("nothing: a shuntd answers now"),
+                "{advice}"
+            );
+        }
     }
 
     #[test]
