@@ -59,22 +59,32 @@ pub(crate) fn of(reason: Reason) -> Option<&'static str> {
         Reason::Protocol => "the other end is damaged or hostile: look at that program",
         Reason::Unused => "nothing: it is moved with the next bytes",
         Reason::PeerRefused | Reason::PeerLeft => "look at what the other end says",
-        Reason::Inherited
-        | Reason::Passed
-        | Reason::Stdio
-        | Reason::Urgent
-        | Reason::SocketOption
-        | Reason::AsyncIo
+        Reason::Inherited => {
+            "open it close-on-exec (SOCK_CLOEXEC), if the program that is executed does not need it"
+        }
+        Reason::Stdio => {
+            "read and write the descriptor itself, not by fdopen(3) nor as standard input or output"
+        }
+        Reason::SocketOption => {
+            "leave SO_RCVLOWAT at one, and do without filters, time stamps and kernel TLS, where the program can"
+        }
+        Reason::Urgent => "do without MSG_OOB and MSG_ZEROCOPY, where the program can",
+        Reason::AsyncIo => "wait by poll or epoll, not by signals or aio, where the program can",
+        Reason::Edge => {
+            "wait in one edge-triggered set only, and soon after the connection is made"
+        }
+        Reason::UnknownSet => {
+            "have the program make its epoll set itself, not take one over from another program"
+        }
+        Reason::Passed
         | Reason::OneShot
         | Reason::Busy
         | Reason::HalfClosed
         | Reason::NotEstablished
         | Reason::SelfConnected
         | Reason::Blocked
-        | Reason::Edge
         | Reason::HolderDied
         | Reason::Ended
-        | Reason::SharedTable
-        | Reason::UnknownSet => return None,
+        | Reason::SharedTable => return None,
     })
 }
