@@ -110,9 +110,9 @@ enum Command {
     },
     /// Add up what `shunt ss` knows, for Prometheus
     Metrics {
-        /// Serve it at ADDRESS:PORT or at a socket file, by HTTP, instead of printing it once
+        /// Serve it at ADDRESS:PORT or at a socket file, by HTTP, instead of printing it once (may be repeated)
         #[arg(long, value_name = "ADDRESS|FILE")]
-        listen: Option<metrics::Place>,
+        listen: Vec<metrics::Place>,
     },
     /// Add up a file that `shunt run --stats FILE` wrote
     Stats {
@@ -213,7 +213,7 @@ fn main() -> ExitCode {
             json,
         } => ss::ss(&filter, display, json.json),
         Command::Top(options) => top::top(&options),
-        Command::Metrics { listen } => metrics::metrics(listen.as_ref()),
+        Command::Metrics { listen } => metrics::metrics(&listen),
         Command::Why { which, json } => why::why(which, json.json),
         Command::Downgrade { which, json } => downgrade::downgrade(&which, json.json),
         Command::Reasons { json, names } => reasons::reasons(&names, json.json),

@@ -38,11 +38,11 @@ struct Answered {
 }
 
 /// Prints the metrics once, or lets whoever connects have them.
-pub(crate) fn metrics(place: Option<&Place>) -> Result<ExitCode> {
+pub(crate) fn metrics(places: &[Place]) -> Result<ExitCode> {
     let mut metrics = Metrics::new();
-    match place {
-        None => crate::print(&metrics.text()?)?,
-        Some(place) => match serve::serve(place, &mut metrics)? {},
+    match places {
+        [] => crate::print(&metrics.text()?)?,
+        places => match serve::serve(places, &mut metrics)? {},
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -52,35 +52,95 @@ const MOST_HEADERS: usize = 64;
 /// Clients that stay connected. The one that was answered least recently makes way for the next.
 const MOST_CLIENTS: usize = 16;
 
-/// Goes on until it is ended.
-pub(super) fn serve(place: &Place, metrics: &mut Metrics) -> Result<Infallible> {
-    match place {
-        Place::Address(address) => {
-            let cannot = || format!("cannot listen at {address}");
-            let listener = TcpListener::bind(address).with_context(cannot)?;
-            listener.set_nonblocking(true)?;
-            serve_at(&listener, || Ok(listener.accept()?.0), metrics)
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+enum Client {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    fn at(place: &Place) -> Result<Self> {
+        match place {
+            Place::Address(address) => {
+                let cannot = || format!("cannot listen at {address}");
+                let listener = TcpListener::bind(address).with_context(cannot)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(listener))
+            }
+            Place::File(path) => {
+                let cannot = || format!("cannot listen at {}", path.display());
+                remove_stale(path);
+                let listener = UnixListener::bind(path).with_context(cannot)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Unix(listener))
+            }
         }
-        Place::File(path) => {
-            let cannot = || format!("cannot listen at {}", path.display());
-            remove_stale(path);
-            let listener = UnixListener::bind(path).with_context(cannot)?;
-            listener.set_nonblocking(true)?;
-            serve_at(&listener, || Ok(listener.accept()?.0), metrics)
+    }
+
+    fn accept(&self) -> io::Result<Client> {
+        let client = match self {
+            Self::Tcp(listener) => Client::Tcp(listener.accept()?.0),
+            Self::Unix(listener) => Client::Unix(listener.accept()?.0),
+        };
+        set_socket_timeout(&client, Timeout::Recv, Some(PAUSE))?;
+        set_socket_timeout(&client, Timeout::Send, Some(PATIENCE))?;
+        Ok(client)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
         }
     }
 }
 
-fn serve_at<S: Read + Write + AsFd>(
-    listener: &impl AsFd,
-    accept: impl Fn() -> io::Result<S>,
-    metrics: &mut Metrics,
-) -> ! {
-    let mut clients: Vec<S> = Vec::new();
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(client) => client.as_fd(),
+            Self::Unix(client) => client.as_fd(),
+        }
+    }
+}
+
+impl Read for Client {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(client) => client.read(to),
+            Self::Unix(client) => client.read(to),
+        }
+    }
+}
+
+impl Write for Client {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(client) => client.write(from),
+            Self::Unix(client) => client.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Goes on until it is ended.
+pub(super) fn serve(places: &[Place], metrics: &mut Metrics) -> Result<Infallible> {
+    let listeners = places.iter().map(Listener::at);
+    let listeners = listeners.collect::<Result<Vec<_>>>()?;
+    let mut clients: Vec<Client> = Vec::new();
     loop {
-        let mut ready = wait(listener, &clients, metrics).into_iter();
+        let mut ready = wait(&listeners, &clients, metrics).into_iter();
         let mut is_next_ready = || ready.next().unwrap_or_default();
-        let somebody_comes = is_next_ready();
+        let asked: Vec<_> = listeners.iter().filter(|_| is_next_ready()).collect();
         let (mut quiet, mut answered) = (Vec::new(), Vec::new());
         for mut client in clients {
             if !is_next_ready() {
@@ -91,18 +151,19 @@ fn serve_at<S: Read + Write + AsFd>(
         }
         quiet.append(&mut answered);
         clients = quiet;
-        let comes = somebody_comes.then(|| accept().and_then(be_patient));
-        let has_no_room = match &comes {
-            Some(Ok(_)) => clients.len() == MOST_CLIENTS,
-            Some(Err(error)) => is_out_of_descriptors(error),
-            None => false,
-        };
-        if has_no_room && !clients.is_empty() {
-            clients.remove(0);
-        } else if has_no_room {
-            sleep(PAUSE); // There is none to give back; it may be there later.
+        for listener in asked {
+            let comes = listener.accept();
+            let has_no_room = match &comes {
+                Ok(_) => clients.len() == MOST_CLIENTS,
+                Err(error) => is_out_of_descriptors(error),
+            };
+            if has_no_room && !clients.is_empty() {
+                clients.remove(0);
+            } else if has_no_room {
+                sleep(PAUSE); // There is none to give back; it may be there later.
+            }
+            clients.extend(comes);
         }
-        clients.extend(comes.and_then(Result::ok));
     }
 }
 
@@ -114,20 +175,14 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     )
 }
 
-fn be_patient<S: AsFd>(client: S) -> io::Result<S> {
-    set_socket_timeout(&client, Timeout::Recv, Some(PAUSE))?;
-    set_socket_timeout(&client, Timeout::Send, Some(PATIENCE))?;
-    Ok(client)
-}
-
 /// Waits until somebody comes, or one of the clients asks; which of them are ready. If nobody does for a while, the
 /// daemons are left: one may end once it has no clients.
-fn wait(listener: &impl AsFd, clients: &[impl AsFd], metrics: &mut Metrics) -> Vec<bool> {
-    let clients = clients
-        .iter()
-        .map(|client| PollFd::new(client, PollFlags::IN));
-    let own = PollFd::new(listener, PollFlags::IN);
-    let mut waiting: Vec<_> = std::iter::once(own).chain(clients).collect();
+fn wait(listeners: &[Listener], clients: &[Client], metrics: &mut Metrics) -> Vec<bool> {
+    let listeners = listeners.iter().map(AsFd::as_fd);
+    let all = listeners.chain(clients.iter().map(AsFd::as_fd));
+    let mut waiting: Vec<_> = all
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
     loop {
         let time = metrics.is_connected().then_some(&KEPT);
         match poll(&mut waiting, time) {
@@ -295,8 +350,8 @@ mod tests {
     #[test]
     fn clients_stay_connected_until_there_are_too_many() {
         let path = std::env::temp_dir().join(format!("shunt-served-{}", std::process::id()));
-        let place = Place::File(path.clone());
-        std::thread::spawn(move || serve(&place, &mut Metrics::new()));
+        let places = [Place::File(path.clone())];
+        std::thread::spawn(move || serve(&places, &mut Metrics::new()));
         let connect = || loop {
             match UnixStream::connect(&path) {
                 Ok(client) => return client,
@@ -327,6 +382,31 @@ mod tests {
         assert!(ask(&mut others[0]).starts_with("HTTP/1.1 404 "));
         assert_eq!(others[1].read(&mut [0; 1]).unwrap(), 0);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn two_places_are_served_by_one() {
+        let path = std::env::temp_dir().join(format!("shunt-both-{}", std::process::id()));
+        // A port of its own: nobody else has the address meanwhile.
+        let address = SocketAddr::from(([127, 99, 0, 1], 9464));
+        let places = [Place::File(path.clone()), Place::Address(address)];
+        std::thread::spawn(move || serve(&places, &mut Metrics::new()));
+        fn ask(mut client: impl Read + Write) {
+            client.write_all(b"GET /none HTTP/1.0\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        }
+        // The address is listened at last.
+        ask(loop {
+            match TcpStream::connect(address) {
+                Ok(client) => break client,
+                Err(_) => std::thread::yield_now(),
+            }
+        });
+        ask(UnixStream::connect(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert!(serve(&[Place::Address(address)], &mut Metrics::new()).is_err());
     }
 
     #[test]
