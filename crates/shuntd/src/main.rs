@@ -95,7 +95,8 @@ fn check(options: &Options, file: Option<&Path>) -> Result<ExitCode> {
     let path = source.path.display();
     if source.path.exists() {
         let rules = config.policy.rules.len();
-        println!("{path}: valid, {rules} rules");
+        let s = if rules == 1 { "" } else { "s" };
+        println!("{path}: valid, {rules} rule{s}");
         if let Some(between) = &config.hosts {
             // Whoever may not read the key can check the rest.
             if options.system || rustix::process::geteuid().is_root() {
