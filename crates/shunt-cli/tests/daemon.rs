@@ -562,7 +562,7 @@ fn doctor_reads_the_policy_that_would_hold() {
     let Some(out) = stdout(script) else { return };
     let (first, rest) = out.split_once('\n').unwrap();
     assert!(
-        first.starts_with("ok    policy ") && first.ends_with("/shunt.toml: valid, 1 rules"),
+        first.starts_with("ok    policy ") && first.ends_with("/shunt.toml: valid, 1 rule"),
         "{first}"
     );
     assert_advice(rest, "policy", "no shuntd starts with it");

@@ -197,7 +197,7 @@ fn check_says_whether_a_file_is_valid_and_where_it_is_not() {
     let (status, said, _) = shuntd(&["--check", name]);
     assert_eq!(
         (status, said),
-        (Some(0), format!("{name}: valid, 1 rules\n"))
+        (Some(0), format!("{name}: valid, 1 rule\n"))
     );
     std::fs::write(&path, deny("user = \"nobody at all\"")).unwrap();
     let (status, _, error) = shuntd(&["--check", name]);
