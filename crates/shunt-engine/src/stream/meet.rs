@@ -121,13 +121,16 @@ fn move_as(wish: Wish) {
         && undisturbed::all_of(|| match wish {
             Wish::To(core) => sys::move_to_core(core - 1),
             // However old the wish is: that it is of use is seen now.
-            Wish::Away => sys::leave_core(running::are_two_alone),
+            Wish::Away { without_choice } => {
+                sys::leave_core(without_choice, running::are_two_alone)
+            }
         });
     let now = sys::ticks();
     partner::note_move(moved, now);
-    if moved && wish == Wish::Away {
+    let is_away = matches!(wish, Wish::Away { .. });
+    if moved && is_away {
         spin::note_parted(now);
-    } else if !moved && wish != Wish::Away {
+    } else if !moved && !is_away {
         // As one that has not helped.
         MOVES.judge(1, 1);
     }

@@ -159,9 +159,8 @@ pub(crate) fn shares_core() -> bool {
 /// is not known looks at the ring before it yields, which shows whether they have parted.
 #[cold]
 fn part(together: &Together, now: u64) {
-    if together.tries(now) {
-        partner::wish_away();
-    }
+    let has_slept = together.tries(now);
+    partner::wish_away(!has_slept);
     let yielded = YIELDED.load(Ordering::Relaxed);
     YIELDED.store(yielded.min(SHARING - 1), Ordering::Relaxed);
 }
@@ -461,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_sleep_did_not_part_the_ends_moves_at_the_next_one() {
+    fn a_thread_that_has_a_choice_of_cores_sleeps_first_and_moves_the_next_time() {
         let together = Together::new();
         let mut wish_at = |now| {
             together.is_for_long(now);
@@ -470,7 +469,7 @@ mod tests {
         };
         assert_eq!(
             [1 << 40, (1 << 40) + 1_000_000].map(&mut wish_at),
-            [None, Some(Wish::Away)]
+            [true, false].map(|without_choice| Some(Wish::Away { without_choice }))
         );
     }
 

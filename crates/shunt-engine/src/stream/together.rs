@@ -5,7 +5,7 @@
 //! second and longer (redis and its benchmark, pushed onto one core by a program that ran for 0.7 ms: 0.75 million requests a second, 1.18
 //! on two). So from time to time a wait sleeps in place of a yield, and is woken on an idle core, if the scheduler finds one. If
 //! not, the ends meet again, and the next try comes later and later. Cores that were all busy until a moment ago are not looked
-//! through: so in the next try the thread moves by itself, if there is nobody else who wants to run (`meet.rs`). When that is, is left to
+//! through: so where there is one other core, and else in the next try, the thread moves by itself, if there is nobody else who wants to run (`meet.rs`). When that is, is left to
 //! chance: two ends that moved at the same moment would meet again.
 //!
 //! Times are ticks of the time stamp counter (here about 2.6 per nanosecond).
@@ -74,13 +74,8 @@ impl Together {
             pause
         };
         self.pause.store(pause, Ordering::Relaxed);
-        // The first try is no move, so the other end may try at the same time.
-        let left = if pause > FIRST {
-            by_chance(now, pause)
-        } else {
-            pause
-        };
-        self.due.store(now.wrapping_add(left), Ordering::Relaxed);
+        let due = now.wrapping_add(by_chance(now, pause));
+        self.due.store(due, Ordering::Relaxed);
     }
 
     /// A wait sleeps so that the ends may part. `true`: to sleep was not enough a moment ago.
@@ -166,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_try_sleeps_the_next_ones_move_and_after_a_long_time_apart_all_begins_anew() {
+    fn the_first_try_is_told_from_the_next_ones_and_comes_anew_after_a_long_time_apart() {
         let (together, now) = (Together::new(), 100 * MS);
         assert!(!together.is_for_long(now));
         assert_eq!(
@@ -180,7 +175,7 @@ mod tests {
         assert!(together.tries(moved + 7 * MS));
         let later = moved + 200 * MS;
         assert!(!together.is_for_long(later));
-        assert!(together.is_for_long(later + FIRST) && !together.tries(later + FIRST));
+        assert!(together.is_for_long(later + 2 * FIRST) && !together.tries(later + 2 * FIRST));
     }
 
     #[test]
@@ -234,9 +229,9 @@ mod tests {
     fn who_has_not_slept_is_asked_again() {
         let together = Together::new();
         assert!(!together.is_for_long(100 * MS));
-        assert!(together.is_for_long(100 * MS + FIRST));
-        assert!(together.is_for_long(100 * MS + FIRST + 1));
-        together.tries(100 * MS + FIRST + 2);
-        assert!(!together.is_for_long(100 * MS + FIRST + 3));
+        assert!(together.is_for_long(100 * MS + 2 * FIRST));
+        assert!(together.is_for_long(100 * MS + 2 * FIRST + 1));
+        together.tries(100 * MS + 2 * FIRST + 2);
+        assert!(!together.is_for_long(100 * MS + 2 * FIRST + 3));
     }
 }

@@ -29,6 +29,10 @@ impl Cores {
         (others.0 != [0; CORES / 64]).then_some(others)
     }
 
+    fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
     /// Whether some of these are there, and no others.
     fn are_among(&self, all: &Self) -> bool {
         self.0 != [0; CORES / 64] && self.0.iter().zip(&all.0).all(|(own, all)| own & !all == 0)
@@ -70,14 +74,17 @@ pub(crate) fn move_to_core(core: u32) -> bool {
         })
 }
 
-/// Moves this thread from its core to another one of those where it may run, if `may` is true then. `false`: no other thread has
-/// this core when it is yielded, or as [`move_to_core`].
+/// Moves this thread from its core to another one of those where it may run, if `may` is true then, and, if it is to be
+/// `without_choice`, if there is one other. `false`: no other thread has this core when it is yielded, or as [`move_to_core`].
 ///
 /// No signal handler of the program's may run meanwhile, which might never return.
-pub(crate) fn leave_core(may: impl FnOnce() -> bool) -> bool {
+pub(crate) fn leave_core(without_choice: bool, may: impl FnOnce() -> bool) -> bool {
     is_movable()
         && move_among(|cores| {
             let others = cores.but((core() as usize).checked_sub(1)?)?;
+            if without_choice && others.count() > 1 {
+                return None;
+            }
             // The yield comes last, as the peer may have left a moment ago, and would be met where it is now.
             (may() && yields_to_another()).then_some(others)
         })
@@ -226,12 +233,14 @@ mod tests {
     fn a_thread_that_leaves_its_core_may_run_there_as_before() {
         in_thread(|| {
             let before = Cores::allowed().unwrap();
-            leave_core(|| true);
+            leave_core(false, || true);
             assert!(Cores::allowed() == Ok(before));
-            assert!(!leave_core(|| false));
+            assert!(!leave_core(false, || false));
             let here = Cores::only(numbers(&before)[0]);
             here.allow().unwrap();
-            assert!(!leave_core(|| panic!("it has one core")) && Cores::allowed() == Ok(here));
+            assert!(
+                !leave_core(false, || panic!("it has one core")) && Cores::allowed() == Ok(here)
+            );
         });
     }
 
@@ -260,7 +269,7 @@ mod tests {
                         Cores::only(first).0[word] | Cores::only(second).0[word]
                     }));
                     both.allow().unwrap();
-                    if leave_core(|| sys::core() == first as u32 + 1) {
+                    if leave_core(true, || sys::core() == first as u32 + 1) {
                         break Cores::allowed() == Ok(both);
                     }
                 }
@@ -279,6 +288,7 @@ mod tests {
         assert!(!Cores([0; CORES / 64]).are_among(&both));
         assert!(Cores::only(5).but(5).is_none() && Cores::only(5).but(CORES).is_none());
         assert!(Cores::only(5).but(6) == Some(Cores::only(5)));
+        assert_eq!((both.count(), Cores::only(70).count()), (2 * 16, 1));
     }
 
     #[test]

@@ -5,8 +5,10 @@ use super::words::{self, Partner};
 /// This many calls in a row for one connection, and none for another one, make its other end the thread's partner. Time is taken for as
 /// many calls together.
 const CALLS: u64 = 16;
-/// As a wish: any core but the thread's own.
+/// As a wish: any core but the thread's own, …
 const ELSEWHERE: u64 = u64::MAX;
+/// … and that one if there is no more than one.
+const ONLY_OTHER: u64 = u64::MAX - 1;
 
 /// Where a thread is to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +16,10 @@ pub(crate) enum Wish {
     /// To this core: 1 + its number.
     To(u32),
     /// To another one than its own.
-    Away,
+    Away {
+        /// Only if there is no choice among several.
+        without_choice: bool,
+    },
 }
 
 /// What is known at a call.
@@ -74,9 +79,13 @@ pub(crate) fn wish(core: u32, took: u64) {
 }
 
 /// This thread is to move to another core before it sleeps next.
-pub(crate) fn wish_away() {
+pub(crate) fn wish_away(without_choice: bool) {
+    let wish = match without_choice {
+        true => ONLY_OTHER,
+        false => ELSEWHERE,
+    };
     // SAFETY: this thread's own words; a handler in between leaves a wish of its own, or none.
-    unsafe { ((*here()).wish, (*here()).before) = (ELSEWHERE, 0) }
+    unsafe { ((*here()).wish, (*here()).before) = (wish, 0) }
 }
 
 /// Where this thread is to move now, and never again for this wish.
@@ -85,7 +94,9 @@ pub(crate) fn take_wish() -> Option<Wish> {
     // SAFETY: this thread's own words; a handler that takes the wish in between leaves none.
     match unsafe { std::mem::take(&mut (*here()).wish) } {
         0 => None,
-        ELSEWHERE => Some(Wish::Away),
+        wish @ (ELSEWHERE | ONLY_OTHER) => Some(Wish::Away {
+            without_choice: wish == ONLY_OTHER,
+        }),
         core => Some(Wish::To(core as u32)),
     }
 }
@@ -145,10 +156,13 @@ mod tests {
     #[test]
     fn a_wish_to_be_elsewhere_is_for_one_sleep_and_judges_no_turns() {
         let (peer, mut now) = (1, 0);
-        wish_away();
-        assert_eq!((take_wish(), take_wish()), (Some(Wish::Away), None));
+        for without_choice in [false, true] {
+            wish_away(without_choice);
+            assert_eq!(take_wish(), Some(Wish::Away { without_choice }));
+            assert_eq!(take_wish(), None);
+        }
         turns(&peer, &mut now);
-        wish_away();
+        wish_away(false);
         assert_eq!(turns(&peer, &mut now).1, 0);
         assert_eq!(take_wish(), None);
     }

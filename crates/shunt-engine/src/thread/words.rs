@@ -111,7 +111,7 @@ pub(super) struct Partner {
     pub(super) since: u64,
     /// How long they took before this thread moved to its peer's core, or was to move; 0: neither lately.
     pub(super) before: u64,
-    /// 1 + the core to which it is to move before it sleeps next; 0: none; more than any core has: to another one than its own.
+    /// 1 + the core to which it is to move before it sleeps next; 0: none; more than any core has: away from its own.
     pub(super) wish: u64,
 }
 
