@@ -387,8 +387,9 @@ mod tests {
     #[test]
     fn two_places_are_served_by_one() {
         let path = std::env::temp_dir().join(format!("shunt-both-{}", std::process::id()));
-        // A port of its own: nobody else has the address meanwhile.
-        let address = SocketAddr::from(([127, 99, 0, 1], 9464));
+        // An address that no other process of these tests has.
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        let address = SocketAddr::from(([127, 64 | high, middle, low], 9464));
         let places = [Place::File(path.clone()), Place::Address(address)];
         std::thread::spawn(move || serve(&places, &mut Metrics::new()));
         fn ask(mut client: impl Read + Write) {

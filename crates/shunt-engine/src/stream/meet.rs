@@ -7,6 +7,8 @@
 //! So each end says from which core it calls its peer, if it has lately called nobody else ([`partner`]) and has itself given time slices to strangers. An end
 //! that finds such a peer on another core moves there, as the last thing before it sleeps: it may have to wait for its turn there, and holds nothing then. How
 //! often that is tried depends on what the last move has given. An end that knows of no strangers, as one that has a core for itself, neither moves nor is moved to.
+//!
+//! The same move parts two ends that share a core while the others are idle ([`super::together`] decides when).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -4,9 +4,11 @@
 //! threads that have run in the last half millisecond for hot in their caches, and leaves them where they are, for a tenth of a
 //! second and longer (redis and its benchmark, pushed onto one core by a program that ran for 0.7 ms: 0.75 million requests a second, 1.18
 //! on two). So from time to time a wait sleeps in place of a yield, and is woken on an idle core, if the scheduler finds one. If
-//! not, the ends meet again, and the next try comes later and later. Cores that were all busy until a moment ago are not looked
-//! through: so where there is one other core, and else in the next try, the thread moves by itself, if there is nobody else who wants to run (`meet.rs`). When that is, is left to
-//! chance: two ends that moved at the same moment would meet again.
+//! not, the ends meet again, and the next try comes later and later.
+//!
+//! The scheduler looks through no cores that were all busy until a moment ago. So where there is one other core, and else
+//! from the second try on, the thread moves there by itself before it sleeps, if nobody else wants to run (`meet.rs`). When
+//! a try comes is left to chance: two ends that moved at the same moment would meet again.
 //!
 //! Times are ticks of the time stamp counter (here about 2.6 per nanosecond).
 
@@ -19,7 +21,8 @@ const FIRST: u64 = 650_000;
 const LAST: u64 = FIRST << 8;
 /// The ends have parted if for this long (about 1 ms) no wait has yielded at once.
 const APART: u64 = 2_600_000;
-/// After a move the next try comes after this time (about 4 ms; by chance half of it more), should it have been of no use: a move takes some 0.1 ms.
+/// After a move, which takes some 0.1 ms and may have been of no use, the next try comes after this time (about 4 ms; by chance
+/// half of it more).
 const AFTER_MOVE: u64 = FIRST << 4;
 
 /// How this process's ends take turns with theirs. Its words are hints: threads that change them at the same time may lose
