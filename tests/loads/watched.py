@@ -10,6 +10,7 @@ range that holds the true one in 95 of 100 such measurements (order statistics),
 shown: a screen has what several looks have found), and the share of a core that the reader, shuntd and this program (which is
 the terminal, and who asks for metrics) worked. For "nobody" nothing goes on in either half: that ratio is chance. A "stranger"
 has nothing to do with Shunt, and works for a millisecond as often as the others look: what it costs any process does.
+Files are in memory: what a disk costs is no part of a look.
 Root is needed. Packages: redis-server redis-tools.
 """
 import argparse
@@ -297,7 +298,7 @@ def main():
     parser.add_argument("--shunt", default=os.path.join(HERE, "../../target/release/shunt"), help="the program shunt")
     options = parser.parse_args()
     enter_namespace()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         daemon = subprocess.Popen([os.path.join(os.path.dirname(options.shunt), "shuntd")])
         words = [options.shunt, "run", "--", "redis-server", "--port", PORT, "--save", "", "--dir", directory]
         server = subprocess.Popen(words, stdout=subprocess.DEVNULL)

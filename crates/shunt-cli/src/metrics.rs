@@ -262,7 +262,7 @@ mod tests {
                 connection(&rdma, None),
                 connection(&tcp, None),
             ],
-            listeners: vec![listener(&tcp)],
+            listeners: vec![listener(&tcp, |_| None)],
         };
         let host = |reason: Option<&str>| Host {
             address: [10, 1, 0, 2].into(),

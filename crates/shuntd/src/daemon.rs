@@ -10,6 +10,7 @@ mod dispatch;
 mod dropping;
 mod early;
 mod elsewhere;
+mod grouping;
 mod hosting;
 mod inheriting;
 mod lending;

@@ -9,8 +9,6 @@ use shunt_abi::Reason;
 use shunt_abi::detail::{self, Detail};
 use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED, Message, comm_text};
 
-use crate::user;
-
 /// A socket that a program under Shunt listens on.
 #[derive(Serialize)]
 pub(crate) struct Listener {
@@ -112,13 +110,14 @@ fn known(pid: u32) -> Option<u32> {
     (pid != 0).then_some(pid)
 }
 
-pub(crate) fn listener(row: &Message) -> Listener {
+/// A listener; `user` tells whose a process is.
+pub(crate) fn listener(row: &Message, user: impl FnOnce(u32) -> Option<u32>) -> Listener {
     let pid = known(row.pids[0]);
     Listener {
         local: end(row, 0),
         pid,
         comm: comm_text(&row.name).into(),
-        uid: pid.and_then(user::of_process),
+        uid: pid.and_then(user),
         container: row.containers()[0].take().map(CompactString::from),
     }
 }

@@ -1,5 +1,6 @@
 //! Where lists come from: the daemons that serve this user, from one look to the next.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -9,6 +10,7 @@ use super::connection;
 use super::expression::Item;
 use crate::control::{self, Control, Details};
 use crate::host::{self, Host};
+use crate::user;
 
 /// The host's daemon and the user's own. Whoever looks again and again stays connected to those that have answered.
 #[derive(Debug, Default)]
@@ -28,17 +30,24 @@ const ABSENCE: Duration = Duration::from_secs(1);
 impl Source {
     /// What every daemon that serves this user knows, and `shows` wants.
     pub(crate) fn collect(&mut self, shows: impl Fn(Item<'_>) -> bool) -> Result<List> {
-        let mut list = List::default();
-        for rows in self.details()? {
-            let connections = rows.connections.iter();
-            let connections =
-                connections.map(|(row, detail)| connection::connection(row, detail.as_ref()));
-            list.connections.extend(connections);
-            let listeners = rows.listeners.iter().map(connection::listener);
-            list.listeners.extend(listeners);
-        }
-        list.connections.retain(|c| shows(Item::Connection(c)));
-        list.connections.sort_by_key(|c| (c.local, c.peer));
+        let found = self.details()?;
+        // What is shown of a connection is large: what it is made of is put in order.
+        let mut rows: Vec<_> = found.iter().flat_map(|found| &found.connections).collect();
+        rows.sort_by_cached_key(|(row, _)| [0, 1].map(|i| connection::end(row, i)));
+        let rows = rows.into_iter();
+        let mut connections: Vec<_> = rows
+            .map(|(row, detail)| connection::connection(row, detail.as_ref()))
+            .collect();
+        connections.retain(|c| shows(Item::Connection(c)));
+        // Many a process listens on IPv4 and on IPv6.
+        let mut users = HashMap::new();
+        let mut user = |pid| *users.entry(pid).or_insert_with(|| user::of_process(pid));
+        let listeners = found.iter().flat_map(|found| &found.listeners);
+        let listeners = listeners.map(|row| connection::listener(row, &mut user));
+        let mut list = List {
+            connections,
+            listeners: listeners.collect(),
+        };
         list.listeners.retain(|l| shows(Item::Listener(l)));
         list.listeners.sort_by_key(|l| (l.local, l.pid));
         Ok(list)

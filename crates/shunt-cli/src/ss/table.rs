@@ -235,7 +235,7 @@ mod tests {
         (known.status, newer.status) = (Reason::PeerPlain as u8, 200);
         let text = table(
             &[connection(&known, None), connection(&newer, None)],
-            &[listener(&known)],
+            &[listener(&known, |_| None)],
             Style::default(),
         );
         let lines: Vec<_> = text.lines().collect();
@@ -263,7 +263,7 @@ mod tests {
         shm.peer_name[..3].copy_from_slice(b"cli");
         tcp.status = Reason::PeerPlain as u8;
         let connections = [connection(&shm, Some(&detail())), connection(&tcp, None)];
-        table(&connections, &[listener(&tcp)], style)
+        table(&connections, &[listener(&tcp, |_| None)], style)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The list of connections for `shunt ss`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Instant;
 
 use shunt_abi::Reason;
@@ -10,7 +10,8 @@ use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED, Kind, Message, Role};
 use super::detailing::{detail, now};
 use super::dispatch::Malformed;
 use super::elsewhere::Open;
-use super::seeing::{Face, Faces, Sight, Sights, View, one_way};
+use super::grouping::{Side, is_paired};
+use super::seeing::{Face, Faces, Sight, View, one_way};
 use super::turns::Asked;
 use super::{Daemon, LISTS};
 use crate::client::Client;
@@ -66,10 +67,11 @@ impl Daemon {
         self.find_plain();
         let mut recent = std::mem::take(&mut self.recent);
         let mut faces = Faces::new(self, viewer);
-        let view = self.see(&mut faces, &mut recent);
-        let (mut rows, open) = self.rows(&mut faces, &view, details);
+        let mut view = self.see(&mut faces, &mut recent);
+        let listeners = std::mem::take(&mut view.listeners);
+        let (mut rows, open) = self.rows(&mut faces, view, details);
         self.recent = recent;
-        rows.extend(view.listeners);
+        rows.extend(listeners);
         rows.push(Message::new(Kind::End));
         self.await_rows(id, rows, open);
     }
@@ -141,37 +143,33 @@ impl Daemon {
 
     /// Both ends of a connection make one row. The accepting end comes first. Also those of
     /// which a look may tell more.
-    fn rows(&self, faces: &mut Faces<'_>, view: &View, details: bool) -> (Vec<Message>, Vec<Open>) {
+    fn rows<'a>(
+        &'a self,
+        faces: &mut Faces<'_>,
+        mut view: View<'a>,
+        details: bool,
+    ) -> (Vec<Message>, Vec<Open>) {
         let (viewer, now) = (faces.viewer, now());
-        let sights = &view.sights;
-        let mut seen = HashSet::with_capacity(sights.len());
+        self.add_ends(&mut view);
         // Most connections have two ends here, and two messages.
-        let mut rows = Vec::with_capacity(sights.len() + view.listeners.len() + 1);
+        let mut rows = Vec::with_capacity(view.sights.len() + 1);
         let mut open = Vec::new();
-        let others = self.others(sights);
-        let other_end = |tuple: Tuple| others.get(&tuple).copied().unwrap_or(tuple.flipped());
-        let living = self.ends.iter().filter(|(id, _)| !view.closed.contains(id));
-        let known = living.filter_map(|(_, end)| end.tuple());
-        for tuple in known.chain(sights.keys().copied()) {
-            if !seen.insert(tuple) {
-                continue;
-            }
-            let flipped = other_end(tuple);
-            seen.insert(flipped);
-            let sides = [tuple, flipped].map(|tuple| self.side(tuple, faces, view));
-            let [own, other] = sides.map(|side| side.holder);
-            let own_accepts = own.is_some_and(|h| h.accepts) || other.is_some_and(|h| !h.accepts);
-            let [server, client] = match sides {
-                [own, other] if own_accepts => [own, other],
-                [own, other] => [other, own],
+        for sides in self.grouped(&view.sights) {
+            let [own, other] = sides.map(|side| (side, self.holder(side, faces)));
+            let own_accepts =
+                own.1.is_some_and(|h| h.accepts) || other.1.is_some_and(|h| !h.accepts);
+            let [server, client] = match own_accepts {
+                true => [own, other],
+                false => [other, own],
             };
-            let holders = [server.holder, client.holder];
+            let holders = [server.1, client.1];
             let mut known = holders.iter().flatten().filter_map(|holder| holder.face);
             if known.any(|face| viewer.may_see(face.uid, face.netns)) {
-                let mut row = self.row(server.tuple, holders);
-                let [near, far] = [server.sights, client.sights];
+                let tuple = server.0.tuple;
+                let mut row = self.row(tuple, holders);
+                let [near, far] = [server.0.sights, client.0.sights];
                 row.bytes = [one_way(near, far), one_way(far, near)];
-                open.extend(self.open(rows.len(), &row, server.tuple, holders));
+                open.extend(self.open(rows.len(), &row, tuple, holders));
                 rows.push(row);
                 if details {
                     rows.push(detail([near, far], holders, now).message());
@@ -179,18 +177,6 @@ impl Daemon {
             }
         }
         (rows, open)
-    }
-
-    /// The addresses of the other end of each connection that crosses network namespaces or whose
-    /// addresses are translated: those are not the same with their order changed.
-    fn others(&self, sights: &Sights) -> HashMap<Tuple, Tuple> {
-        let paired = self.ends.iter().filter(|(_, end)| is_paired(end));
-        let known = paired.filter_map(|(_, end)| {
-            let (own, other) = (end.tuple()?, self.ends.get(end.mate?.id)?.tuple()?);
-            (other != own.flipped()).then_some((own, other))
-        });
-        // What this daemon knows itself counts more than what others have written.
-        joined(sights).into_iter().chain(known).collect()
     }
 
     /// A row whose reason is provisional, as nobody is known who has the other end.
@@ -217,32 +203,17 @@ impl Daemon {
         })
     }
 
-    /// An end of a connection.
-    fn side<'a>(&self, tuple: Tuple, faces: &mut Faces<'_>, view: &'a View) -> Side<'a> {
-        let sights = view.sights.get(&tuple).map_or(&[][..], Vec::as_slice);
-        let holder = self.holder(tuple, sights, &view.closed);
-        Side {
-            tuple,
-            sights,
-            holder: holder.map(|holder| Holder {
-                face: faces.of(holder.client),
-                ..holder
-            }),
-        }
-    }
-
     /// Who has an end: whoever has claimed or reported it, or else whose region shows it.
-    fn holder(&self, tuple: Tuple, sights: &[Sight], closed: &HashSet<EndId>) -> Option<Holder> {
-        let seen = sights.last();
-        if let Some((id, end)) = self.best(tuple, closed) {
+    fn holder(&self, side: Side<'_>, faces: &mut Faces<'_>) -> Option<Holder> {
+        let seen = side.sights.last();
+        if let Some((id, end)) = side.end {
             let is_shunted = |sight: &Sight| sight.client == id.client && sight.status == 0;
-            let is_shunted = sights.iter().any(is_shunted);
+            let is_shunted = side.sights.iter().any(is_shunted);
             let plain = seen
                 .map(|sight| sight.status)
                 .filter(|&status| status != 0 && status != Reason::Pending as u8);
             return Some(Holder {
-                client: id.client,
-                face: None,
+                face: faces.of(id.client),
                 accepts: self.accepts(id, end),
                 // That it is shunted may be said by the region alone.
                 status: is_shunted.then_some(0).or(end.status).or(plain),
@@ -251,8 +222,7 @@ impl Daemon {
             });
         }
         seen.map(|sight| Holder {
-            client: sight.client,
-            face: None,
+            face: faces.of(sight.client),
             accepts: sight.accepts,
             status: Some(sight.status),
             paired: false,
@@ -267,14 +237,6 @@ impl Daemon {
         let listens = |client: &Client| client.listeners.values().any(|p| Some(*p) == port);
         end.role == Role::Acceptor
             || end.state == State::Reported && self.clients.get(&id.client).is_some_and(listens)
-    }
-
-    /// Of several holders of the same end (`fork`), the one that is paired.
-    fn best(&self, tuple: Tuple, closed: &HashSet<EndId>) -> Option<(EndId, &End)> {
-        let ids = self.ends.with_tuple(tuple).iter().copied();
-        let open = ids.filter(|id| !closed.contains(id));
-        let ends = open.filter_map(|id| Some((id, self.ends.get(id)?)));
-        ends.reduce(|best, other| if is_paired(best.1) { best } else { other })
     }
 
     fn row(&self, tuple: Tuple, ends: [Option<Holder>; 2]) -> Message {
@@ -320,11 +282,6 @@ fn together(asked: &Message) -> usize {
     (asked.index as usize).clamp(TOGETHER, MOST_TOGETHER)
 }
 
-/// Whether the daemon has brought it together with its other end, here or on another host.
-fn is_paired(end: &End) -> bool {
-    matches!(end.state, State::Paired(_) | State::Met)
-}
-
 /// Up to this number the kernel is asked for sockets one by one.
 const FEW: usize = 64;
 
@@ -348,40 +305,9 @@ fn inodes(wanted: Vec<(EndId, Tuple)>) -> Vec<(EndId, u64)> {
         .collect()
 }
 
-/// The ends of each connection that a daemon before this one has paired: both say that they have the
-/// same slot. Where more than two say so, one of them lies.
-fn joined(sights: &Sights) -> Vec<(Tuple, Tuple)> {
-    let mut seats: HashMap<(u64, u32), Vec<(Tuple, bool)>> = HashMap::new();
-    for (&tuple, of_end) in sights {
-        // Relatives have the same end.
-        let Some(sight) = of_end.iter().find(|sight| sight.seat.0 != 0) else {
-            continue;
-        };
-        if !sights.contains_key(&tuple.flipped()) {
-            let ends = seats.entry(sight.seat).or_default();
-            ends.push((tuple, sight.accepts));
-        }
-    }
-    let both = seats.into_values().filter_map(|ends| match ends[..] {
-        [(one, accepts), (other, other_accepts)] if accepts != other_accepts => Some([one, other]),
-        _ => None,
-    });
-    both.flat_map(|[one, other]| [(one, other), (other, one)])
-        .collect()
-}
-
-/// One end of a connection: what regions show of it, and who has it.
-#[derive(Clone, Copy, Debug)]
-struct Side<'a> {
-    tuple: Tuple,
-    sights: &'a [Sight],
-    holder: Option<Holder>,
-}
-
 /// Who has one end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder {
-    client: u64,
     /// Its process.
     pub(super) face: Option<Face>,
     accepts: bool,
@@ -432,46 +358,7 @@ fn overall(reports: [Option<u8>; 2]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::seeing::Sight;
     use super::*;
-
-    fn sight(link: u64, accepts: bool) -> Sight {
-        Sight {
-            client: 1,
-            accepts,
-            status: 0,
-            seat: (link, 5),
-            sent: [0, 0],
-            received: [0, 0],
-            calls: [[0; 2]; 2],
-            sleeps: 0,
-            since: 0,
-        }
-    }
-
-    fn tuple(netns: u64, local: u16, peer: u16) -> Tuple {
-        let address = |port| ([10, 0, 0, 1], port).into();
-        Tuple::new(netns, address(local), address(peer))
-    }
-
-    #[test]
-    fn ends_of_two_namespaces_with_the_same_slot_are_one_connection() {
-        let (near, far) = (tuple(1, 4000, 8080), tuple(2, 7000, 4000));
-        let mut sights = Sights::new();
-        sights.insert(near, vec![sight(9, false)]);
-        sights.insert(far, vec![sight(9, true)]);
-        // Within one namespace addresses tell.
-        sights.insert(tuple(1, 80, 81), vec![sight(8, true)]);
-        sights.insert(tuple(1, 81, 80), vec![sight(8, false)]);
-        // These have had no slot.
-        sights.insert(tuple(1, 90, 91), vec![sight(0, true)]);
-        sights.insert(tuple(2, 92, 93), vec![sight(0, false)]);
-        let found: HashMap<_, _> = joined(&sights).into_iter().collect();
-        assert_eq!(found, HashMap::from([(near, far), (far, near)]));
-        // One more says that it has it, too.
-        sights.insert(tuple(3, 1, 2), vec![sight(9, true)]);
-        assert_eq!(joined(&sights), []);
-    }
 
     #[test]
     fn the_telling_reason_wins() {

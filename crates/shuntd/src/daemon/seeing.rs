@@ -12,6 +12,7 @@ use shunt_abi::counters::{Record, Stage};
 use shunt_abi::message::{Kind, Message, Role};
 
 use super::Daemon;
+use super::grouping::Sights;
 use super::recent::{Name, Recent};
 use super::viewing::Viewer;
 use crate::account::Account;
@@ -19,7 +20,7 @@ use crate::diag::dump::{self, Sockets};
 use crate::end::EndId;
 use crate::foreign::Lane;
 use crate::inspect::{self, Look, Seen};
-use crate::tuple::{FAMILIES, Tuple, bytes};
+use crate::tuple::{FAMILIES, bytes};
 use crate::{container, process};
 
 /// One end of a connection in one process.
@@ -101,13 +102,10 @@ impl<'a> Faces<'a> {
 /// others.
 const LOOKS: [usize; 2] = [1 << 16, 1 << 12];
 
-/// All ends, by their addresses.
-pub(super) type Sights = HashMap<Tuple, Vec<Sight>>;
-
 /// What all regions show.
 #[derive(Debug, Default)]
-pub(super) struct View {
-    pub(super) sights: Sights,
+pub(super) struct View<'a> {
+    pub(super) sights: Sights<'a>,
     /// A row for each.
     pub(super) listeners: Vec<Message>,
     /// Ends that are not open any more: a client that has to wait with its messages until
@@ -117,7 +115,7 @@ pub(super) struct View {
 
 impl Daemon {
     /// Looks into the region of every process that a client may see.
-    pub(super) fn see(&self, faces: &mut Faces<'_>, recent: &mut Recent) -> View {
+    pub(super) fn see(&self, faces: &mut Faces<'_>, recent: &mut Recent) -> View<'_> {
         let mut view = View::default();
         let now = Instant::now();
         recent.begin_list(now);
@@ -149,10 +147,8 @@ impl Daemon {
                 if record.stage() == Stage::Listener {
                     view.listeners.push(listener(faces.of(id), &holder, &seen));
                 } else if let Some(tuple) = seen.tuple {
-                    // Few are shared.
-                    let sights = view.sights.entry(tuple);
-                    let sights = sights.or_insert_with(|| Vec::with_capacity(1));
-                    sights.push(sight(id, &record, seen.carried));
+                    let known = view.sights.entry(tuple).or_default();
+                    known.sights.push(sight(id, &record, seen.carried));
                 }
             }
         }
@@ -260,12 +256,12 @@ impl Daemon {
 
 /// The records of a region whose descriptors are looked at, `left` at most. A region says whatever its owner likes, so
 /// each descriptor is looked at once.
-fn looked_at(records: Vec<Record>, left: &mut usize) -> Vec<Record> {
-    let mut numbers = HashSet::with_capacity(records.len());
-    let is_listed = |record: &Record| !matches!(record.stage(), Stage::Free | Stage::Fresh);
-    let is_new = |record: &Record| numbers.insert(record.fd.load(Ordering::Relaxed));
-    let records = records.into_iter().filter(is_listed).filter(is_new);
-    let records: Vec<_> = records.take(*left).collect();
+fn looked_at(mut records: Vec<Record>, left: &mut usize) -> Vec<Record> {
+    records.retain(|record| !matches!(record.stage(), Stage::Free | Stage::Fresh));
+    let number = |record: &Record| record.fd.load(Ordering::Relaxed);
+    records.sort_by_key(number);
+    records.dedup_by_key(|record| number(record));
+    records.truncate(*left);
     *left -= records.len();
     records
 }

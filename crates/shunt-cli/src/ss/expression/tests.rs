@@ -12,7 +12,7 @@ fn shows(line: &str) -> (bool, bool) {
     let mut row = row();
     row.name = *b"redis\0\0\0\0\0\0\0\0\0\0\0";
     row.status = Reason::PeerPlain as u8;
-    let (connection, listener) = (connection(&row, Some(&detail())), listener(&row));
+    let (connection, listener) = (connection(&row, Some(&detail())), listener(&row, |_| None));
     let expression = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     (
         expression.shows(Item::Connection(&connection)),
