@@ -16,6 +16,7 @@ mod end;
 mod fork;
 mod given;
 mod inherit;
+mod mode;
 mod module;
 mod option;
 mod pass;
@@ -34,9 +35,10 @@ pub use descriptor::{
 pub use given::{before_giving, before_spawn, forget_given};
 pub use inherit::{before_sharing_table, before_stdio, before_stdio_write};
 pub(crate) use inherit::{give_up, give_up_all, to_kernel};
+pub use mode::{fcntl, ioctl};
 pub use module::{Objects, Opening, after_open, before_open};
 pub(crate) use option::before_control_data;
-pub use option::{fcntl, getsockopt, ioctl, setsockopt};
+pub use option::{getsockopt, setsockopt};
 pub(crate) use pass::{passed, passing};
 pub use process::{
     after_exec, after_fork_child, after_fork_parent, after_setns, after_unshare, before_affinity,

@@ -37,7 +37,7 @@ const THE_PROGRAMS: [(&str, &str); 18] = [
     ("pread64", "engine/stream/transfer"),
     ("preadv2", "engine/stream/transfer"),
     ("pwritev2", "engine/stream/transfer"),
-    ("fcntl F_DUPFD", "engine/life/option.rs"),
+    ("fcntl F_DUPFD", "engine/life/mode.rs"),
     ("epoll_ctl EPOLL_CTL_ADD", "engine/epoll/nested.rs"),
     ("epoll_ctl EPOLL_CTL_ADD", "engine/epoll/register.rs"),
     // Counters (`eventfd(2)`) that never fill.
