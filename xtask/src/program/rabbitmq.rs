@@ -38,10 +38,17 @@ fn wrong(output: &str) -> Option<String> {
 /// channel's supervisor had shut down by itself when the connection's shut it down. It does so natively: 153 times when
 /// 2,880 connections were closed without a pause between the broker's two answers.
 fn is_late_child(report: &str) -> bool {
-    let says = |words| report.contains(words);
-    says(",rabbit_channel_sup_sup}")
-        && says(" errorContext: shutdown_error\n")
-        && (says(" reason: shutdown\n") || says(" reason: noproc\n"))
+    let all = |word, allowed: &[&str]| {
+        let mut lines = report.lines().filter_map(|line| line.split_once(word));
+        let is_first_allowed = lines
+            .next()
+            .is_some_and(|(_, said)| allowed.contains(&said));
+        // Two reports of one moment are one here.
+        is_first_allowed && lines.all(|(_, said)| allowed.contains(&said))
+    };
+    report.contains(",rabbit_channel_sup_sup}")
+        && all(" errorContext: ", &["shutdown_error"])
+        && all(" reason: ", &["shutdown", "noproc"])
 }
 
 /// Starts a broker whose files are in the lab's directory, and the daemon that knows Erlang's nodes by their names,
@@ -94,6 +101,13 @@ mod tests {
         let report = wrong(&killed).unwrap();
         assert_eq!(report.lines().count(), 5, "{report}");
         assert!(report.contains("reason: killed") && report.ends_with("channel_sup}]"));
+        let both = LATE_CHILD.replace(
+            "reason: shutdown",
+            "reason: shutdown\n2026-11-30 08:06:19.577+00:00 [error] <0.908.0>     reason: killed",
+        );
+        assert!(wrong(&both).is_some());
+        let gone = LATE_CHILD.replace("reason: shutdown", "reason: noproc");
+        assert_eq!(wrong(&gone), None);
         let another = LATE_CHILD.replace("channel_sup_sup", "connection_sup");
         assert!(wrong(&another).is_some());
         let second = format!("{LATE_CHILD}2026-11-30 [error] <0.9.0> crash");

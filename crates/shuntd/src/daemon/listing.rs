@@ -10,7 +10,7 @@ use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED, Kind, Message, Role};
 use super::detailing::{detail, now};
 use super::dispatch::Malformed;
 use super::elsewhere::Open;
-use super::grouping::{Side, is_paired};
+use super::grouping::{Side, grouped, is_paired};
 use super::seeing::{Face, Faces, Sight, View, one_way};
 use super::turns::Asked;
 use super::{Daemon, LISTS};
@@ -67,11 +67,9 @@ impl Daemon {
         self.find_plain();
         let mut recent = std::mem::take(&mut self.recent);
         let mut faces = Faces::new(self, viewer);
-        let mut view = self.see(&mut faces, &mut recent);
-        let listeners = std::mem::take(&mut view.listeners);
+        let view = self.see(&mut faces, &mut recent);
         let (mut rows, open) = self.rows(&mut faces, view, details);
         self.recent = recent;
-        rows.extend(listeners);
         rows.push(Message::new(Kind::End));
         self.await_rows(id, rows, open);
     }
@@ -141,7 +139,7 @@ impl Daemon {
         }
     }
 
-    /// Both ends of a connection make one row. The accepting end comes first. Also those of
+    /// Both ends of a connection make one row. The accepting end comes first. Listeners follow. Also those of
     /// which a look may tell more.
     fn rows<'a>(
         &'a self,
@@ -152,9 +150,9 @@ impl Daemon {
         let (viewer, now) = (faces.viewer, now());
         self.add_ends(&mut view);
         // Most connections have two ends here, and two messages.
-        let mut rows = Vec::with_capacity(view.sights.len() + 1);
+        let mut rows = Vec::with_capacity(view.table.len() + view.listeners.len() + 1);
         let mut open = Vec::new();
-        for sides in self.grouped(&view.sights) {
+        for sides in grouped(&view.table, &self.others()) {
             let [own, other] = sides.map(|side| (side, self.holder(side, faces)));
             let own_accepts =
                 own.1.is_some_and(|h| h.accepts) || other.1.is_some_and(|h| !h.accepts);
@@ -176,6 +174,7 @@ impl Daemon {
                 }
             }
         }
+        rows.extend(view.listeners);
         (rows, open)
     }
 

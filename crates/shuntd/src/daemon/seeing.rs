@@ -12,7 +12,7 @@ use shunt_abi::counters::{Record, Stage};
 use shunt_abi::message::{Kind, Message, Role};
 
 use super::Daemon;
-use super::grouping::Sights;
+use super::grouping::Table;
 use super::recent::{Name, Recent};
 use super::viewing::Viewer;
 use crate::account::Account;
@@ -105,7 +105,7 @@ const LOOKS: [usize; 2] = [1 << 16, 1 << 12];
 /// What all regions show.
 #[derive(Debug, Default)]
 pub(super) struct View<'a> {
-    pub(super) sights: Sights<'a>,
+    pub(super) table: Table<'a>,
     /// A row for each.
     pub(super) listeners: Vec<Message>,
     /// Ends that are not open any more: a client that has to wait with its messages until
@@ -129,12 +129,13 @@ impl Daemon {
             let (owner, records) = holder.account.region.read(most).unzip();
             let records = records.unwrap_or_default();
             view.closed.extend(self.closed(id, &records));
-            view.sights.reserve(records.len());
             if let Some(owner) = owner {
                 faces.wakeups.insert(id, owner.wakeups);
             }
             let left = &mut left[usize::from(!self.serves(holder.uid))];
-            for record in looked_at(records, left) {
+            let records = looked_at(records, left);
+            view.table.reserve(records.len());
+            for record in records {
                 let look =
                     |known: Option<&Seen>| self.see_socket(&holder, &record, known, &mut sockets);
                 let name = Name::of(id, &record);
@@ -147,7 +148,7 @@ impl Daemon {
                 if record.stage() == Stage::Listener {
                     view.listeners.push(listener(faces.of(id), &holder, &seen));
                 } else if let Some(tuple) = seen.tuple {
-                    let known = view.sights.entry(tuple).or_default();
+                    let known = view.table.entry(tuple).or_default();
                     known.sights.push(sight(id, &record, seen.carried));
                 }
             }
@@ -254,12 +255,17 @@ impl Daemon {
     }
 }
 
-/// The records of a region whose descriptors are looked at, `left` at most. A region says whatever its owner likes, so
-/// each descriptor is looked at once.
+/// The records of a region whose descriptors are looked at, `left` at most: those of the lowest numbers. A region says
+/// whatever its owner likes, so each descriptor is looked at once.
 fn looked_at(mut records: Vec<Record>, left: &mut usize) -> Vec<Record> {
+    if *left == 0 {
+        return Vec::new();
+    }
     records.retain(|record| !matches!(record.stage(), Stage::Free | Stage::Fresh));
     let number = |record: &Record| record.fd.load(Ordering::Relaxed);
-    records.sort_by_key(number);
+    if !records.is_sorted_by_key(number) {
+        records.sort_by_cached_key(number); // They are large.
+    }
     records.dedup_by_key(|record| number(record));
     records.truncate(*left);
     *left -= records.len();
@@ -327,5 +333,40 @@ pub(super) fn one_way(from: &[Sight], to: &[Sight]) -> [u64; 2] {
         sum(&mut to.iter().map(|sight| sight.received))
     } else {
         sum(&mut from.iter().map(|sight| sight.sent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_descriptor_is_looked_at_once_and_the_first_record_of_it_counts() {
+        let record = |stage: Stage, fd, cookie| {
+            let record = Record::default();
+            record.stage.store(stage as u8, Ordering::Relaxed);
+            record.fd.store(fd, Ordering::Relaxed);
+            record.cookie.store(cookie, Ordering::Relaxed);
+            record
+        };
+        let records = || {
+            vec![
+                record(Stage::Free, 3, 0),
+                record(Stage::Attached, 9, 1),
+                record(Stage::Listener, 4, 2),
+                record(Stage::Plain, 9, 3),
+                record(Stage::Fresh, 5, 4),
+                record(Stage::Attached, 7, 5),
+            ]
+        };
+        let mut left = 5;
+        let mut look = || {
+            let looked_at = looked_at(records(), &mut left);
+            let cookies = looked_at.iter().map(|r| r.cookie.load(Ordering::Relaxed));
+            (cookies.collect::<Vec<_>>(), left)
+        };
+        assert_eq!(look(), (vec![2, 5, 1], 2));
+        assert_eq!(look(), (vec![2, 5], 0));
+        assert_eq!(look(), (vec![], 0));
     }
 }
