@@ -9,6 +9,8 @@ use shunt_abi::Reason;
 use shunt_abi::detail::{self, Detail};
 use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED, Message, comm_text};
 
+use crate::control::Details;
+
 /// A socket that a program under Shunt listens on.
 #[derive(Serialize)]
 pub(crate) struct Listener {
@@ -129,6 +131,15 @@ fn name(status: u8) -> Option<Cow<'static, str>> {
         None => format!("REASON_{status}").into(),
     };
     (status != 0).then(text)
+}
+
+/// All connections that daemons tell of, by their addresses. They are large: what they are made of is put in order.
+pub(crate) fn in_order(found: &[Details]) -> Vec<Connection> {
+    let mut rows: Vec<_> = found.iter().flat_map(|found| &found.connections).collect();
+    rows.sort_by_cached_key(|(row, _)| [end(row, 0), end(row, 1)]);
+    let rows = rows.into_iter();
+    rows.map(|(row, detail)| connection(row, detail.as_ref()))
+        .collect()
 }
 
 pub(crate) fn connection(row: &Message, detail: Option<&Detail>) -> Connection {

@@ -31,13 +31,7 @@ impl Source {
     /// What every daemon that serves this user knows, and `shows` wants.
     pub(crate) fn collect(&mut self, shows: impl Fn(Item<'_>) -> bool) -> Result<List> {
         let found = self.details()?;
-        // What is shown of a connection is large: what it is made of is put in order.
-        let mut rows: Vec<_> = found.iter().flat_map(|found| &found.connections).collect();
-        rows.sort_by_cached_key(|(row, _)| [0, 1].map(|i| connection::end(row, i)));
-        let rows = rows.into_iter();
-        let mut connections: Vec<_> = rows
-            .map(|(row, detail)| connection::connection(row, detail.as_ref()))
-            .collect();
+        let mut connections = connection::in_order(&found);
         connections.retain(|c| shows(Item::Connection(c)));
         // Many a process listens on IPv4 and on IPv6.
         let mut users = HashMap::new();

@@ -15,7 +15,7 @@ use compact_str::CompactString;
 use shunt_abi::message::Message;
 
 use crate::ss::Source;
-use crate::ss::connection::{Calls, Connection, Counts, Process, connection, end};
+use crate::ss::connection::{Calls, Connection, Counts, Process, end, in_order};
 
 /// How many looks are remembered for each row.
 const REMEMBERED: usize = 240;
@@ -147,10 +147,7 @@ impl Looker {
         let glances = std::mem::take(&mut self.glances);
         let lists = self.source.details()?;
         let at = Instant::now();
-        let rows = lists.iter().flat_map(|list| &list.connections);
-        let connections = rows.map(|(row, detail)| connection(row, detail.as_ref()));
-        let mut connections: Vec<_> = connections.collect();
-        connections.sort_by_key(|c| (c.local, c.peer));
+        let connections = in_order(&lists);
         let mut processes: HashMap<Who, Used> = HashMap::new();
         let mut before = std::mem::take(&mut self.files);
         for end in connections.iter().flat_map(|c| &c.processes) {

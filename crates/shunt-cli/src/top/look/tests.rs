@@ -9,6 +9,7 @@ use zerocopy::IntoBytes as _;
 
 use super::*;
 use crate::control::Control;
+use crate::ss::connection::connection;
 use crate::ss::connection::tests::{detail, row};
 
 /// Whoever looks asks a daemon that answers so often, and has one connection, which has moved a kilobyte more each time.
