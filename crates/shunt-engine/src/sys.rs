@@ -60,7 +60,7 @@ pub(crate) use signal::{
     set_signal_mask, unblock_signals,
 };
 pub(crate) use socket::{
-    Plain, bind, connect, datagram_socket, getsockopt, name, push, put_name, recv, recvmsg, reset,
-    send, send_more, send_room, send_to, sendmsg, setsockopt, shutdown, socket,
+    Plain, acknowledge, bind, connect, datagram_socket, getsockopt, name, push, put_name, recv,
+    recvmsg, reset, send, send_more, send_room, send_to, sendmsg, setsockopt, shutdown, socket,
 };
 pub(crate) use standard::are_streams_in_reach;

@@ -96,6 +96,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     }
     // The peer may have put the connection aside meanwhile.
     end_by_kernel(conn);
+    sys::acknowledge(conn.fd);
     conn.socket.note_downgrade();
     if any_waits_for_room(conn) {
         wake::wake_all();

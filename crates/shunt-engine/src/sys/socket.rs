@@ -159,6 +159,12 @@ pub(crate) fn push(fd: c_int) {
     }
 }
 
+/// Has the kernel acknowledge now what it has received, if it has not yet, and no sooner than before what comes later
+/// (`TCP_QUICKACK` with an even number: `__tcp_sock_set_quickack` of Linux).
+pub(crate) fn acknowledge(fd: c_int) {
+    let _ = setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &2i32);
+}
+
 /// Bytes that a TCP socket's send buffer has room for, headers included.
 pub(crate) fn send_room(fd: c_int) -> Option<u64> {
     const SO_MEMINFO: c_int = 55;

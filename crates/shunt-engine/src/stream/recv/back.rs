@@ -16,8 +16,14 @@ use crate::stream::recall::{has_passed_the_end, is_never_answered};
 use crate::{Outcome, real, sys};
 
 /// Follows a peer that has left its ring: its bytes come over TCP from here on.
+///
+/// What it had sent by TCP before may not be acknowledged yet (RFC 1122, 4.2.3.2): answers went by a ring. It is now, as otherwise the
+/// peer's kernel would hold back what follows (RFC 896), for 40 ms, or for ever if the peer resets the connection meanwhile.
 pub(in crate::stream) fn follow_back(conn: &Conn) {
     conn.receiver().follow_back();
+    if let Some(base) = conn.base() {
+        sys::acknowledge(base);
+    }
     conn.socket.note_downgrade();
     if conn.socket.reason() == Reason::Pending {
         let peer = conn.pair.peer_state();
@@ -160,4 +166,31 @@ fn header(parts: &[iovec]) -> libc::msghdr {
 pub(crate) fn at_mark(conn: &Conn) -> bool {
     const SIOCATMARK: u64 = 0x8905;
     sys::ioctl_int(conn.fd, SIOCATMARK).is_ok_and(|mark| mark != 0)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn what_came_by_tcp_before_the_rings_is_acknowledged_when_a_peer_goes_back() {
+        let ends = BothEnds::attached();
+        let [near, far] = ends.fds;
+        let say = |from, to| {
+            let mut byte = [0u8];
+            assert_eq!(sys::send(from, &[1]), Ok(1));
+            assert_eq!(sys::recv(to, byte.as_mut_ptr(), 1, 0), Ok(1));
+        };
+        // A side that answers what comes acknowledges it with its answers.
+        for _ in 0..3 {
+            say(near, far);
+            say(far, near);
+        }
+        say(near, far);
+        let unacknowledged = || sys::ioctl_int(near, libc::TIOCOUTQ);
+        assert_eq!(unacknowledged(), Ok(1));
+        follow_back(&ends.conns()[1]);
+        assert_eq!(unacknowledged(), Ok(0));
+    }
 }
