@@ -152,22 +152,20 @@ impl Daemon {
         // Most connections have two ends here, and two messages.
         let mut rows = Vec::with_capacity(view.table.len() + view.listeners.len() + 1);
         let mut open = Vec::new();
-        for sides in grouped(&view.table, &self.others()) {
-            let [own, other] = sides.map(|side| (side, self.holder(side, faces)));
+        for [own, other] in grouped(&view.table, &self.others()) {
+            let [of_own, of_other] = [own, other].map(|side| self.holder(side, faces));
             let own_accepts =
-                own.1.is_some_and(|h| h.accepts) || other.1.is_some_and(|h| !h.accepts);
-            let [server, client] = match own_accepts {
-                true => [own, other],
-                false => [other, own],
+                of_own.is_some_and(|h| h.accepts) || of_other.is_some_and(|h| !h.accepts);
+            let ([server, client], holders) = match own_accepts {
+                true => ([own, other], [of_own, of_other]),
+                false => ([other, own], [of_other, of_own]),
             };
-            let holders = [server.1, client.1];
             let mut known = holders.iter().flatten().filter_map(|holder| holder.face);
             if known.any(|face| viewer.may_see(face.uid, face.netns)) {
-                let tuple = server.0.tuple;
-                let mut row = self.row(tuple, holders);
-                let [near, far] = [server.0.sights, client.0.sights];
+                let mut row = self.row(server.tuple, holders);
+                let [near, far] = [server.sights, client.sights];
                 row.bytes = [one_way(near, far), one_way(far, near)];
-                open.extend(self.open(rows.len(), &row, tuple, holders));
+                open.extend(self.open(rows.len(), &row, server.tuple, holders));
                 rows.push(row);
                 if details {
                     rows.push(detail([near, far], holders, now).message());
