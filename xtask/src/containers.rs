@@ -15,6 +15,7 @@ mod docker;
 mod hosts;
 mod listed;
 mod place;
+mod podman;
 mod program;
 mod rates;
 
@@ -46,10 +47,10 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only in network namespaces, not in containers of Docker's
+    /// Only in network namespaces, not in containers
     #[arg(long, conflicts_with = "rates")]
     namespaces: bool,
-    /// Only programs in containers of Docker's, and of these only such tests or loads as have one of these words in their names
+    /// Only programs in containers, and of these only such tests or loads as have one of these words in their names
     #[arg(long, value_delimiter = ',', conflicts_with = "namespaces")]
     only: Vec<String>,
     #[command(flatten)]
@@ -69,6 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     if !options.namespaces {
         docker::steps(&mut report, &options.only)?;
+        podman::steps(&mut report, &options.only)?;
     }
     reap_leftovers();
     Ok(report.finish())

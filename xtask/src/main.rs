@@ -187,7 +187,7 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Demo(options) => demo::run(&options),
         Task::Containers(options) => {
-            prepare()?;
+            prepare_for(Need::Containers)?;
             containers::run(&options)
         }
         Task::Newcomer(options) => newcomer::run(&options),
@@ -243,9 +243,13 @@ fn prepared() -> bool {
 
 /// What each task that runs programs needs first.
 fn prepare() -> Result<()> {
+    prepare_for(Need::Everything)
+}
+
+fn prepare_for(need: Need) -> Result<()> {
     if prepared() {
         return Ok(());
     }
-    setup::run(Need::Everything)?;
+    setup::run(need)?;
     build::run()
 }

@@ -19,6 +19,8 @@ pub(crate) enum Need {
     Newcomer,
     /// What makes the Debian package and, to try it, a bare system.
     Package,
+    /// Containers of podman's, besides the tests.
+    Containers,
     /// The lab: a guest under QEMU with soft-RoCE.
     Lab,
     /// Tests and measurements.
@@ -50,6 +52,8 @@ const PACKAGE: &[Package] = &[
     ("/usr/bin/xz", "xz-utils"),
     ("/usr/sbin/debootstrap", "debootstrap"),
 ];
+
+const CONTAINERS: &[Package] = &[("/usr/bin/podman", "podman"), ("/usr/sbin/runc", "runc")];
 
 const LAB: &[Package] = &[
     ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
@@ -148,6 +152,7 @@ fn missing(need: Need) -> Vec<&'static str> {
         Need::Demo => &[DEMO],
         Need::Newcomer => &[DEMO, NEWCOMER],
         Need::Package => &[PACKAGE],
+        Need::Containers => &[DEMO, TESTS, CONTAINERS],
         Need::Lab => &[LAB],
         Need::Everything => &[DEMO, TESTS],
     };

@@ -283,3 +283,65 @@ impl Lanes {
         lane
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    /// The far end of a socket that a lane's thread closes until this goes, ten minutes at most.
+    fn slow_to_close(lane: &Arc<Lane>) -> TcpStream {
+        let (near, far) = connection();
+        near.set_nonblocking(true).unwrap();
+        while (&near).write(&[0; 1 << 16]).is_ok() {}
+        sockopt::set_socket_linger(&near, Some(Duration::from_secs(600))).unwrap();
+        drop(Foreign::new(near.into(), lane));
+        far
+    }
+
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    /// Something to send, and the end at which it comes.
+    fn resend(lane: &Arc<Lane>) -> (Resend, TcpStream) {
+        let bytes = memfd_create("bytes", MemfdFlags::ALLOW_SEALING).unwrap();
+        assert_eq!(rustix::io::write(&bytes, b"late"), Ok(4));
+        let ((near, far), (answer, _)) = (connection(), connection());
+        let parts = [near.into(), bytes, answer.into()];
+        let [near, bytes, answer] = parts.map(|fd| Foreign::new(fd, lane));
+        (Resend::new(0, near, bytes, answer).unwrap(), far)
+    }
+
+    #[test]
+    fn who_keeps_all_threads_busy_may_ask_for_few_sends_more_and_keeps_nobody_else_waiting() {
+        let mut lanes = Lanes::new().unwrap();
+        let lane = lanes.of(geteuid().as_raw());
+        let slow: Vec<_> = (0..THREADS).map(|_| slow_to_close(&lane)).collect();
+        let mut asked = Vec::new();
+        let is_one_more_taken = |asked: &mut Vec<_>| {
+            let (resend, far) = resend(&lane);
+            asked.push(far);
+            lane.resend(resend)
+        };
+        while asked.len() < RESENDS {
+            assert!(is_one_more_taken(&mut asked), "{} wait", asked.len());
+        }
+        assert!(!is_one_more_taken(&mut asked), "too many wait");
+        let (near, mut far) = connection();
+        drop(Foreign::new(near.into(), &lanes.of(geteuid().as_raw() + 1)));
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+        drop(slow);
+        for mut far in asked.into_iter().take(RESENDS) {
+            let mut got = [0; 4];
+            far.read_exact(&mut got).unwrap();
+            assert_eq!(&got, b"late");
+        }
+    }
+}

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::place::{crossing, file};
-use common::{Client, Fixture};
+use common::place::{Namespace, crossing, file};
+use common::{Client, Fixture, skip};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix};
 use shunt_abi::message::{FLAG_ANSWER, FLAG_CROSSES, Kind, MOST_SOCKETS, Message, Role, SOCKETS};
 
 fn ask_for_sockets(client: &Client, count: u32) {
@@ -115,4 +116,43 @@ fn who_had_sockets_of_a_former_daemon_is_given_one_to_call_by_before_others() {
     }
     client.sync();
     client.expect_nothing();
+}
+
+#[test]
+fn what_a_client_makes_where_they_are_from_changes_no_call() {
+    let test = "what_a_client_makes";
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let sockets_of = |client: &Client| {
+        ask_for_sockets(client, 1);
+        let sockets = [Role::Connector, Role::Acceptor].map(|role| {
+            let (message, socket) = client.expect(Kind::Abroad);
+            assert_eq!(message.role, role as u8);
+            socket.unwrap()
+        });
+        assert_eq!(client.expect(Kind::Abroad).0.flags, FLAG_ANSWER);
+        sockets
+    };
+    let clients = [Client::at(&file), Client::at(&file)];
+    let [caller, _] = sockets_of(&clients[0]);
+    let place = match Namespace::of(&caller) {
+        Ok(place) => place,
+        Err(error) => return skip(&format!("{test}: {error}")),
+    };
+    place.run(
+        "test $(ip -o link | wc -l) = 1
+         ip link set lo up
+         ip link add made type veth peer name other
+         ip addr add 10.77.0.1/24 dev made
+         ip link set made up",
+    );
+    let [_, called] = sockets_of(&clients[1]);
+    let name = SocketAddrUnix::new_abstract_name(b"called").unwrap();
+    rustix::net::bind(&called, &name).unwrap();
+    let sent = rustix::net::sendto(&caller, b"wake", SendFlags::empty(), &name);
+    assert_eq!(sent, Ok(4));
+    let mut got = [0; 8];
+    let (length, _) = rustix::net::recv(&called, &mut got[..], RecvFlags::empty()).unwrap();
+    assert_eq!(&got[..length], b"wake");
 }

@@ -88,7 +88,7 @@ pub(super) struct Docker {
 impl Docker {
     /// `None`: there is no Docker, or no eBPF, which the report has.
     pub(super) fn begin(report: &mut Report) -> Result<Option<Self>> {
-        if let Err(error) = place::prepare_image() {
+        if let Err(error) = place::prepare_image("docker") {
             report.skip("docker", &format!("{error:#}"));
             return Ok(None);
         }

@@ -1,5 +1,6 @@
-//! Where a program of a test runs: in network namespaces made here, or in containers of Docker's.
+//! Where a program of a test runs: in network namespaces made here, or in containers of Docker's or podman's.
 
+use super::podman;
 use crate::build::artifact;
 use crate::process::{Job, check, wait_until};
 use anyhow::{Context, Result, bail};
@@ -72,8 +73,10 @@ pub(super) enum Place<'a> {
     Bare(&'a Namespace),
     /// On the host itself.
     Host,
-    /// In a container, started with these options besides those that `shunt container print` says.
+    /// In a container of Docker's, started with these options besides those that `shunt container print` says.
     Container(&'a [&'a str]),
+    /// In a container of podman's, started with these options and one that names Shunt's device.
+    Podman(&'a [&'a str]),
 }
 
 impl Place<'_> {
@@ -84,7 +87,15 @@ impl Place<'_> {
             Self::Namespace(namespace) => namespace.command(),
             Self::Bare(namespace) => bare(namespace, stats)?,
             Self::Host => Command::new("env"),
-            Self::Container(options) => return container(options, socket, stats),
+            Self::Container(options) => {
+                let words = print("docker", socket)?;
+                let words: Vec<&str> = words.split_whitespace().collect();
+                return container("docker", &[&words[..], options].concat(), stats);
+            }
+            Self::Podman(options) => {
+                let device = [podman::EVERYWHERE, &["--device", podman::DEVICE]].concat();
+                return container("podman", &[&device[..], options].concat(), stats);
+            }
         };
         let variable = |name, path: &Path| format!("{name}={}", path.display());
         command
@@ -101,7 +112,12 @@ impl Place<'_> {
             Self::Namespace(namespace) | Self::Bare(namespace) => namespace.command(),
             Self::Host => Command::new("env"),
             Self::Container(options) => {
-                let mut command = image();
+                let mut command = image("docker");
+                command.args(options).arg(IMAGE);
+                command
+            }
+            Self::Podman(options) => {
+                let mut command = image("podman");
                 command.args(options).arg(IMAGE);
                 command
             }
@@ -144,9 +160,10 @@ fn bare(namespace: &Namespace, stats: &Path) -> Result<Command> {
 /// The image's name: directories, and links into the host's `/usr`, which is mounted there.
 const IMAGE: &str = "shunt-containers";
 
-fn container(options: &[&str], socket: &Path, stats: &Path) -> Result<Command> {
+/// What `shunt container print` says for such a tool.
+pub(super) fn print(tool: &str, socket: &Path) -> Result<String> {
     let output = Command::new(artifact("shunt"))
-        .args(["container", "print", "docker"])
+        .args(["container", "print", tool])
         .env("SHUNT_SOCKET", socket)
         .output()
         .context("run shunt")?;
@@ -154,42 +171,46 @@ fn container(options: &[&str], socket: &Path, stats: &Path) -> Result<Command> {
     if !output.status.success() || !output.stderr.is_empty() {
         bail!("shunt: {words}{}", String::from_utf8_lossy(&output.stderr));
     }
+    Ok(words)
+}
+
+/// A container with such options, the image's, and a directory for its statistics.
+fn container(tool: &str, options: &[&str], stats: &Path) -> Result<Command> {
     let (directory, name) = (stats.parent().context("a directory")?, stats.file_name());
     let name = name.context("a name")?.display();
-    let mut command = image();
+    let mut command = image(tool);
     command
         .arg("--volume")
         .arg(format!("{}:/statistics", directory.display()))
         .arg(format!("--env=SHUNT_STATS=/statistics/{name}"))
-        .args(words.split_whitespace())
         .args(options)
         .arg(IMAGE);
     Ok(command)
 }
 
 /// What a command in a container begins with, before its own options and the image's name.
-fn image() -> Command {
-    let mut command = Command::new("docker");
+fn image(tool: &str) -> Command {
+    let mut command = Command::new(tool);
     command.args(["run", "--rm", "--volume", "/usr:/usr:ro"]);
     command
 }
 
-/// Makes the image, unless it is there. `Err`: there is no Docker, or it says why not.
-pub(super) fn prepare_image() -> Result<()> {
+/// Makes the image, unless it is there. `Err`: there is no such tool (Docker, podman), or it says why not.
+pub(super) fn prepare_image(tool: &str) -> Result<()> {
     const SCRIPT: &str = "
-        docker image inspect \"$0\" && exit
+        \"$1\" image inspect \"$0\" && exit
         at=$(mktemp -d)
         trap 'rm -r \"$at\"' EXIT
         mkdir -p \"$at\"/etc \"$at\"/proc \"$at\"/sys \"$at\"/dev \"$at\"/run \"$at\"/tmp \"$at\"/usr \"$at\"/var/lib
         for link in bin sbin lib lib64; do ln -s usr/$link \"$at\"/$link; done
         cp /etc/passwd /etc/group /etc/ld.so.cache \"$at\"/etc
-        tar -C \"$at\" -c . | docker import - \"$0\"";
+        tar -C \"$at\" -c . | \"$1\" import - \"$0\"";
     let output = Command::new("sh")
-        .args(["-e", "-c", SCRIPT, IMAGE])
+        .args(["-e", "-c", SCRIPT, IMAGE, tool])
         .output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        bail!("{}", said.lines().last().unwrap_or("Docker says nothing"));
+        bail!("{}", said.lines().last().unwrap_or("it says nothing"));
     }
     Ok(())
 }

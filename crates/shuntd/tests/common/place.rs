@@ -1,7 +1,7 @@
 //! Network namespaces, and clients that connect from them.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,6 +24,16 @@ impl Namespace {
         let namespace = Self(std::thread::spawn(make).join().unwrap()?);
         namespace.run("ip link set lo up");
         Ok(namespace)
+    }
+
+    /// Where a socket was made (`SIOCGSKNS`, for who has `CAP_NET_ADMIN` there).
+    pub fn of(socket: impl AsFd) -> std::io::Result<Self> {
+        // SAFETY: the request takes no argument.
+        match unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCGSKNS) } {
+            -1 => Err(std::io::Error::last_os_error()),
+            // SAFETY: the kernel has just made it for us.
+            fd => Ok(Self(unsafe { File::from_raw_fd(fd) })),
+        }
     }
 
     pub fn within<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
