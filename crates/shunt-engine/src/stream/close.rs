@@ -219,10 +219,15 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
 /// takes the kernel's FIN or RST for what TCP would have said.
 ///
 /// With a linger time of zero the peer is told so in memory, and the kernel's `close` resets the connection. What the peer has not
-/// read is as natively in its queue before that: TCP has brought it (`before_end`), or it is in the ring.
+/// read is as natively in its queue before that: TCP has brought it (`before_end`), or it is in the ring. The kernel may hold back
+/// what was sent by TCP while its peer has not acknowledged what came before the rings, since the peer answered by its ring; and
+/// a reset throws that away.
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
     before_end(conn, MOST_WITHDRAWN);
+    if !conn.is_on_ring() && !conn.is_shared() && resets(conn) {
+        sys::push(conn.fd);
+    }
     let recalled = || conn.receiver().has_recalled();
     // What this side has recalled and TCP has not brought by now would be lost silently.
     if recalled() && !conn.socket.again.insists.load(Ordering::Relaxed) && !conn.is_shared() {
@@ -240,12 +245,7 @@ pub(crate) fn before_close(conn: &Conn) {
         }
         return;
     }
-    let linger: libc::linger = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER)
-        .unwrap_or(libc::linger {
-            l_onoff: 0,
-            l_linger: 0,
-        });
-    let resets = linger.l_onoff != 0 && linger.l_linger == 0;
+    let resets = resets(conn);
     if !conn.take(&own.sending.token) {
         return;
     }
@@ -260,6 +260,12 @@ pub(crate) fn before_close(conn: &Conn) {
     if lost && !resets {
         reset_with_close(conn);
     }
+}
+
+/// Whether the kernel's `close` resets the connection: its linger time is zero (`socket(7)`).
+fn resets(conn: &Conn) -> bool {
+    let linger = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    linger.is_ok_and(|linger: libc::linger| linger.l_onoff != 0 && linger.l_linger == 0)
 }
 
 /// TCP resets a connection whose data was thrown away (RFC 2525, 2.17).
@@ -302,10 +308,7 @@ mod tests {
         let conn = &ends.conns()[1];
         before_close(conn);
         let state = conn.pair.own.face.state.load(Ordering::Relaxed);
-        let linger: libc::linger =
-            sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER).unwrap();
-        let resets = linger.l_onoff != 0 && linger.l_linger == 0;
-        (state & (slot::CLOSED | slot::UNREAD), resets)
+        (state & (slot::CLOSED | slot::UNREAD), resets(conn))
     }
 
     #[test]
@@ -321,6 +324,29 @@ mod tests {
         ends.send(b"read");
         ends.receive::<8>();
         assert_eq!(closed(&ends), (slot::CLOSED, false));
+    }
+
+    #[test]
+    fn what_the_kernel_holds_back_is_sent_before_a_reset() {
+        const SIOCOUTQNSD: u64 = 0x894B;
+        let ends = BothEnds::attached();
+        let [near, far] = ends.fds;
+        let held_back = || sys::ioctl_int(near, SIOCOUTQNSD).unwrap();
+        // A side that answers what comes acknowledges it with its answers, and at the latest after some milliseconds.
+        while held_back() == 0 {
+            for (from, to) in [(near, far), (far, near), (near, far)] {
+                assert_eq!(sys::send(from, &[1]), Ok(1));
+                while sys::recv(to, [0u8].as_mut_ptr(), 1, libc::MSG_DONTWAIT).is_ok() {}
+            }
+            assert_eq!(sys::send(near, b"abc"), Ok(3));
+        }
+        let at_once = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        sys::setsockopt(near, libc::SOL_SOCKET, libc::SO_LINGER, &at_once).unwrap();
+        before_close(&ends.conns()[0]);
+        assert_eq!(held_back(), 0);
     }
 
     #[test]
