@@ -11,7 +11,7 @@
 //!   Spare  (+ arena fd) ──────────────>         memory for a link to come, of the size asked for
 //!   Listen / Unlisten ────────────────>         directory of listeners
 //!   Claim  ───────────────────────────>         "descriptor 7, cookie c"
-//!          <─────────────────────────── Cores (+ page), before the first link
+//!          <─────────────────────────── Cores (+ page), before the first link, and the first one with another group
 //!          <─────────────────────────── Paired (+ peer's arena fd on a new link)
 //!          <─────────────────────────── Unpaired (the answer when Claim asked for one)
 //!   Report ───────────────────────────>         path or reason, for `shunt ss`, where that changes

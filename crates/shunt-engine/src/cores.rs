@@ -3,12 +3,12 @@
 //! Each thread notes when it begins and ends a wait, and on which core. Where nobody did for longer than a [`SLICE`], somebody
 //! else had the core. The notes lie in a page that all processes of a user write ([`shunt_abi::cores`]), since these take turns,
 //! too: fifty servers that work for a moment each are no strangers to each other. Until shuntd has passed the page, a process
-//! has one of its own.
+//! has one of its own. Nor are peers in other containers strangers: each thread notes itself in the pages of those, too.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use libc::c_int;
-use shunt_abi::cores::{CORES, LINE, SIZE};
+use shunt_abi::cores::{BESIDE, CORES, LINE, SIZE};
 
 use crate::{config, sys};
 
@@ -33,10 +33,11 @@ impl Core {
         }
     }
 
-    /// A thread runs here now. Returns for how long strangers had the core just before that, and in all, from any beginning.
+    /// A thread runs here now, and was last seen `beside` this page then. Returns for how long strangers had the core just before
+    /// that, and in all, from any beginning.
     #[inline]
-    fn note(&self, now: u64) -> (u64, u64) {
-        let before = self.seen.load(Ordering::Relaxed);
+    fn note(&self, beside: u64, now: u64) -> (u64, u64) {
+        let before = self.seen.load(Ordering::Relaxed).max(beside);
         let strangers = self.strangers.load(Ordering::Relaxed);
         self.seen.store(now, Ordering::Relaxed);
         // The counters of two cores may differ a little, and another process may write anything.
@@ -53,6 +54,8 @@ impl Core {
 /// All cores: a page of the process's own, or the user's.
 static OWN: [Core; CORES] = [const { Core::new() }; CORES];
 static PAGE: AtomicPtr<Core> = AtomicPtr::new(std::ptr::null_mut());
+/// The pages that this user shares with peers of other users, or in other namespaces; one after the other.
+static PEERS: [AtomicPtr<Core>; BESIDE] = [const { AtomicPtr::new(std::ptr::null_mut()) }; BESIDE];
 /// How much of the strangers' time this process has counted, for each core: each slice is counted once, however many of its
 /// threads yield.
 static COUNTED: [AtomicU64; CORES] = [const { AtomicU64::new(0) }; CORES];
@@ -72,10 +75,34 @@ fn here() -> usize {
     sys::core() as usize % CORES
 }
 
+/// A thread runs on this core now, as all pages say from then on ([`Core::note`]).
+#[inline]
+fn note_on(number: usize, now: u64) -> (u64, u64) {
+    let beside = match PEERS[0].load(Ordering::Acquire).is_null() {
+        true => 0,
+        false => note_beside(number, now),
+    };
+    core(number).note(beside, now)
+}
+
+/// Notes it in the pages beside this user's own. Returns when a peer was seen there last.
+#[inline(never)]
+fn note_beside(number: usize, now: u64) -> u64 {
+    let pages = PEERS.iter().map(|page| page.load(Ordering::Acquire));
+    let seen = pages.filter(|page| !page.is_null()).map(|page| {
+        // SAFETY: as in `core`.
+        let core = unsafe { &*page.add(number) };
+        let before = core.seen.load(Ordering::Relaxed);
+        core.seen.store(now, Ordering::Relaxed);
+        before
+    });
+    seen.max().unwrap_or(0)
+}
+
 /// This thread has slept, and has a core now (ticks).
 #[inline]
 pub(crate) fn note(now: u64) {
-    core(here()).note(now);
+    note_on(here(), now);
 }
 
 /// This thread begins to wait now (ticks). Until then it has worked, also if that took long.
@@ -87,7 +114,7 @@ pub(crate) fn note_work(now: u64) {
 /// Returns for how long strangers had the core in all. What this thread has had of it is no stranger's time to its own process.
 #[inline]
 fn worked(number: usize, now: u64) -> u64 {
-    let (last, strangers) = core(number).note(now);
+    let (last, strangers) = note_on(number, now);
     if last > 0 && COUNTED[number].load(Ordering::Relaxed) == strangers.wrapping_sub(last) {
         COUNTED[number].store(strangers, Ordering::Relaxed);
     }
@@ -126,7 +153,7 @@ impl Yielding {
     #[inline]
     fn end_on(self, number: usize, now: u64) -> u64 {
         let took = now.wrapping_sub(self.began);
-        let (last, strangers) = core(number).note(now);
+        let (last, strangers) = note_on(number, now);
         let counted = COUNTED[number].load(Ordering::Relaxed);
         if strangers == counted {
             return 0;
@@ -139,15 +166,19 @@ impl Yielding {
     }
 }
 
-/// Uses the page that shuntd has passed from now on, if it is one.
-pub(crate) fn adopt(fd: c_int) {
+/// Uses the page that shuntd has passed from now on, if it is one: the user's own (`place` 0), or one with peers.
+pub(crate) fn adopt(fd: c_int, place: usize) {
+    let mut all = [&PAGE].into_iter().chain(&PEERS);
+    let Some(at) = all.nth(place) else {
+        return;
+    };
     if config::is_confined() || !sys::is_sealed(fd, SIZE) {
         return;
     }
     // In the place of an older one, at which another thread may be looking.
-    let page = sys::map_file(PAGE.load(Ordering::Acquire).cast(), fd, SIZE, 0);
+    let page = sys::map_file(at.load(Ordering::Acquire).cast(), fd, SIZE, 0);
     if !page.is_null() {
-        PAGE.store(page.cast(), Ordering::Release);
+        at.store(page.cast(), Ordering::Release);
     }
 }
 
@@ -172,6 +203,20 @@ mod tests {
             assert_eq!(began.end_on(core, now), 0, "{turn}");
             yields[thread] = Some(Yielding::begin_on(core, now));
         }
+    }
+
+    #[test]
+    fn a_peer_elsewhere_is_no_stranger_and_sees_who_was_here() {
+        let number = 7;
+        let page: &'static [Core; CORES] = Box::leak(Box::new([const { Core::new() }; CORES]));
+        PEERS[0].store(page.as_ptr().cast_mut(), Ordering::Release);
+        let yields = Yielding::begin_on(number, MS);
+        assert_eq!(page[number].seen.load(Ordering::Relaxed), MS);
+        page[number].seen.store(4 * MS, Ordering::Relaxed);
+        assert_eq!(yields.end_on(number, 4 * MS + 9), 0);
+        PEERS[0].store(std::ptr::null_mut(), Ordering::Release);
+        let yields = Yielding::begin_on(number, 5 * MS);
+        assert_eq!(yields.end_on(number, 8 * MS), 3 * MS);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::foreign::{Foreign, Lane};
 use crate::profile::Profile;
 use crate::quota::{Charge, Tenant};
 use crate::reached::Reached;
-use crate::{process, wire};
+use crate::{cores, process, wire};
 
 /// Memory for a link to come.
 #[derive(Debug)]
@@ -86,8 +86,8 @@ pub(crate) struct Client {
     pub(crate) board: Rc<Board>,
     /// … in which it has this mail counter.
     pub(crate) mail: u32,
-    /// The page of the cores that it was given.
-    pub(crate) cores: Option<Rc<OwnedFd>>,
+    /// The pages of the cores that it was given.
+    pub(crate) cores: cores::Given,
     /// It has a socket by which it calls peers in other namespaces.
     pub(crate) may_call: bool,
     /// How many sockets it was given at which peers in other namespaces can call it.
@@ -148,7 +148,7 @@ impl Client {
             netns,
             board,
             mail: NO_MAIL,
-            cores: None,
+            cores: cores::Given::default(),
             may_call: false,
             sockets: 0,
             spares: Vec::new(),

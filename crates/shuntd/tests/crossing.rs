@@ -394,3 +394,33 @@ fn the_daemon_sends_memory_only_and_for_a_holder_only() {
     asker.send(&own, None);
     asker.expect_closed();
 }
+
+#[test]
+fn who_has_a_link_with_another_namespace_shares_a_page_of_the_cores_with_it() {
+    let test = "who_has_a_link_with_another_namespace";
+    let Some(scene) = Scene::of(test, "") else {
+        return;
+    };
+    let (near, far) = connection(&scene.places);
+    let clients = [scene.connector(), scene.acceptor()];
+    let _memory = clients.each_ref().map(|client| client.spare(1));
+    clients[0].sync();
+    clients[1].claim(&far, Role::Acceptor, 0);
+    clients[1].sync();
+    clients[0].claim(&near, Role::Connector, 0);
+    let [near, far] = clients.each_ref().map(|client| {
+        let mut pages = Vec::new();
+        loop {
+            let (message, fd) = client.receive_any().expect("the daemon has closed");
+            match message.kind() {
+                Some(Kind::Cores) => pages.push((message.index, fd.unwrap())),
+                Some(Kind::Paired) => return pages,
+                _ => {}
+            }
+        }
+    });
+    assert_eq!([near[0].0, near[1].0], [0, 1]);
+    assert!(!common::same_file(&near[0].1, &far[0].1));
+    assert!(common::same_file(&near[1].1, &far[1].1));
+    assert_eq!([near.len(), far.len()], [2, 2]);
+}

@@ -51,7 +51,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         }
         Some(Kind::Cores) => {
             if let Some(passed) = passed {
-                cores::adopt(passed);
+                cores::adopt(passed, m.index as usize);
             }
         }
         Some(Kind::Gone) => Link::bury(m.link, m.flags),

@@ -6,8 +6,6 @@
 //!      └──────────────────┴─────────────────┴───> Refused
 //! ```
 
-use std::rc::Rc;
-
 use shunt_abi::message::{
     FLAG_ADOPTED, FLAG_AGAIN, FLAG_CROSSES, FLAG_MATCHED, FLAG_NEW_LINK, FLAG_REACHES, FLAG_TRIAL,
     Kind, Message, Role,
@@ -438,29 +436,39 @@ impl Daemon {
         paired.slot = seat.slot;
         paired.generation = seat.generation;
         paired.arena = self.links.arena(seat).unwrap_or(0);
+        let mate = self.ends.get(id).and_then(|end| end.mate);
         if file.is_some() {
             paired.flags |= FLAG_NEW_LINK;
-            self.pass_cores(id.client);
+            self.pass_cores(id.client, id.client);
+            if let Some(mate) = mate {
+                self.pass_cores(id.client, mate.id.client);
+            }
         }
-        let mate = self.ends.get(id).and_then(|end| end.mate);
         if mate.is_some_and(|mate| self.crosses([id, mate.id])) {
             paired.flags |= FLAG_CROSSES;
         }
         self.post(id.client, paired, file.map(Passed::Arena));
     }
 
-    /// Passes the page of the cores to a client that has its first link. Without, it only sees less.
-    fn pass_cores(&mut self, id: u64) {
-        let Some(client) = self
-            .clients
-            .get_mut(&id)
-            .filter(|client| client.cores.is_none())
+    /// Passes the page of the cores that a client's group shares with another client's, if it has not got it. Without, it only
+    /// sees less.
+    fn pass_cores(&mut self, id: u64, other: u64) {
+        let group = |id| {
+            self.clients
+                .get(&id)
+                .map(|client| (client.uid, client.netns))
+        };
+        let (Some(own), Some(others)) = (group(id), group(other)) else {
+            return;
+        };
+        let (Ok(page), Some(client)) = (self.cores.of(own, others), self.clients.get_mut(&id))
         else {
             return;
         };
-        if let Ok(page) = self.cores.of(client.uid, client.netns) {
-            client.cores = Some(Rc::clone(&page));
-            self.post(id, Message::new(Kind::Cores), Some(Passed::Cores(page)));
+        if let Some(place) = client.cores.add(&page, own == others) {
+            let mut cores = Message::new(Kind::Cores);
+            cores.index = place;
+            self.post(id, cores, Some(Passed::Cores(page)));
         }
     }
 
