@@ -1,65 +1,11 @@
-//! `shunt` and shuntd together, in a network namespace of their own: the
-//! daemon's name is confined to it, and in a process namespace of their own:
-//! nothing outlives the test.
+//! `shunt` and shuntd together.
 
 mod common;
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
-
-/// Says so also where the harness captures what tests print.
-fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {}", why.trim());
-}
-
-/// Runs a shell script there; `None` where namespaces are not allowed.
-fn isolated(script: &str) -> Option<Output> {
-    let directory = Path::new(SHUNT).parent().unwrap();
-    assert!(
-        directory.join("shuntd").exists(),
-        "shuntd is not built: cargo build -p shuntd"
-    );
-    let unshare = |script: &str| {
-        let mut command = Command::new("unshare");
-        command.args([
-            "--map-root-user",
-            "--net",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            "--kill-child",
-        ]);
-        command
-            .args(["timeout", "60", "sh", "-c", script])
-            .stdin(Stdio::null());
-        command.env("SHUNT", SHUNT).env_remove("LD_PRELOAD");
-        // These tests have no connections.
-        let library = common::library(shunt_abi::PROTOCOL);
-        command.env("SHUNT_LIB", library).output()
-    };
-    if !unshare("true").is_ok_and(|out| out.status.success()) {
-        skip("no namespaces here");
-        return None;
-    }
-    Some(unshare(script).unwrap())
-}
-
-fn stdout(script: &str) -> Option<String> {
-    let out = isolated(script)?;
-    assert!(
-        out.stderr.is_empty(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    Some(String::from_utf8(out.stdout).unwrap())
-}
-
-/// The pids of daemons. (One that lost a race and ended is a zombie here, where
-/// nobody collects orphans, and has no command line.)
-const DAEMONS: &str = "grep -l '[r]eady-fd' /proc/[0-9]*/cmdline | cut -d/ -f3";
+use common::isolated::{DAEMONS, SHUNT, assert_advice, isolated, skip, stdout};
 
 #[test]
 fn concurrent_runs_share_one_daemon() {
@@ -127,44 +73,6 @@ fn ss_needs_a_daemon_and_says_so() {
 }
 
 #[test]
-fn doctor_is_content_on_a_fresh_machine() {
-    let Some(out) = stdout("$SHUNT doctor; echo $?") else {
-        return;
-    };
-    assert!(out.contains("none runs yet; `shunt run` starts "), "{out}");
-    assert!(!out.contains("->") && out.ends_with("\n0\n"), "{out}");
-    // Unless there is nothing to start.
-    let script =
-        "cp $SHUNT /tmp/alone-$$; PATH=/usr/bin:/bin /tmp/alone-$$ doctor; rm /tmp/alone-$$";
-    let out = stdout(script).unwrap();
-    assert_advice(&out, "shuntd", "install shuntd beside shunt");
-    let script = "mkdir /tmp/old-$$; cp $SHUNT /tmp/old-$$/shunt
-        printf '#!/bin/sh\necho shuntd 0.0.9\n' >/tmp/old-$$/shuntd; chmod +x /tmp/old-$$/shuntd
-        /tmp/old-$$/shunt doctor; rm -r /tmp/old-$$";
-    let out = stdout(script).unwrap();
-    assert!(out.contains("\"shuntd 0.0.9\""), "{out}");
-    assert_advice(&out, "shuntd", "from one version");
-}
-
-#[test]
-fn doctor_looks_at_a_program_or_a_process() {
-    let Some(out) = stdout(
-        "$SHUNT doctor sh -c true | tail -n 1; $SHUNT doctor env -i sh >/dev/null; echo $?
-         $SHUNT doctor $$ | grep -c 'does not run under Shunt'; $SHUNT doctor $$ >/dev/null; echo $?
-         SHUNT_UPGRADE= LD_PRELOAD=$SHUNT_LIB sh -c '$SHUNT doctor $$ | tail -n 1'",
-    ) else {
-        return;
-    };
-    let lines: Vec<_> = out.lines().collect();
-    assert!(
-        lines[0].starts_with("ok    program") && lines[0].ends_with(" will load libshunt.so"),
-        "{out}"
-    );
-    assert_eq!(lines[1..4], ["1", "1", "1"], "{out}");
-    assert!(lines[4].ends_with(") runs under Shunt"), "{out}");
-}
-
-#[test]
 fn why_looks_at_processes_without_a_daemon() {
     let Some(out) = isolated("$SHUNT why $$; $SHUNT why 999999; $SHUNT why 127.0.0.1:1") else {
         return;
@@ -184,66 +92,6 @@ fn why_looks_at_processes_without_a_daemon() {
         "{error}"
     );
     assert_eq!(out.status.code(), Some(1));
-}
-
-/// One check failed, and one thing is to be done.
-fn assert_advice(report: &str, check: &str, advice: &str) {
-    assert_eq!(report.matches("FAIL ").count(), 1, "{report}");
-    assert!(report.contains(&format!("FAIL  {check}")), "{report}");
-    let given: Vec<_> = report.lines().filter(|line| line.contains("->")).collect();
-    assert!(given.len() == 1 && given[0].contains(advice), "{report}");
-}
-
-#[test]
-fn doctor_has_one_advice_for_each_thing_that_is_wrong() {
-    let stopped = "$SHUNT run true; pid=$(DAEMONS); kill -STOP $pid; $SHUNT doctor";
-    let cases = [
-        (stopped, "shuntd", "-> `kill -CONT "),
-        ("SHUNT_LIB=/no/such $SHUNT doctor", "library", "or unset it"),
-        (
-            "(ulimit -f 100; $SHUNT doctor)",
-            "limits",
-            "`ulimit -f unlimited`",
-        ),
-        (
-            "(ulimit -v 60000; $SHUNT doctor)",
-            "limits",
-            "`ulimit -v unlimited`",
-        ),
-    ];
-    for (script, check, advice) in cases {
-        let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {
-            return;
-        };
-        assert_eq!(out.status.code(), Some(1), "{out:?}");
-        assert_advice(&String::from_utf8(out.stdout).unwrap(), check, advice);
-    }
-}
-
-#[test]
-fn doctor_tries_what_the_kernel_allows() {
-    let refuse = common::program("refuse");
-    let doctor = |call: i64| isolated(&format!("{} {call} $SHUNT doctor", refuse.display()));
-    for (call, check, advice) in [
-        (libc::SYS_membarrier, "membarrier", "allows membarrier"),
-        (
-            libc::SYS_memfd_create,
-            "sealed memory",
-            "allows memfd_create",
-        ),
-    ] {
-        let Some(out) = doctor(call) else { return };
-        assert_eq!(out.status.code(), Some(1), "{out:?}");
-        assert_advice(&String::from_utf8(out.stdout).unwrap(), check, advice);
-    }
-    // shuntd has another way.
-    let out = doctor(libc::SYS_pidfd_getfd).unwrap();
-    assert!(out.status.success(), "{out:?}");
-    let report = String::from_utf8(out.stdout).unwrap();
-    assert!(
-        report.contains("reduced: shuntd asks sock_diag(7)"),
-        "{report}"
-    );
 }
 
 #[test]
@@ -546,30 +394,6 @@ fn downgrade_needs_a_daemon_and_says_so() {
     assert_eq!(out.status.code(), Some(1));
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(error.contains("no shuntd answers"), "{error}");
-}
-
-#[test]
-fn doctor_reads_the_policy_that_would_hold() {
-    let script = r#"
-        export XDG_CONFIG_HOME=/tmp/policy-$$
-        mkdir -p $XDG_CONFIG_HOME/shunt
-        printf '[[policy.rule]]\naction = "deny"\n' >$XDG_CONFIG_HOME/shunt/shunt.toml
-        $SHUNT doctor | grep policy
-        echo '[policy' >$XDG_CONFIG_HOME/shunt/shunt.toml
-        $SHUNT doctor; echo $?
-        rm -r $XDG_CONFIG_HOME
-    "#;
-    let Some(out) = stdout(script) else { return };
-    let (first, rest) = out.split_once('\n').unwrap();
-    assert!(
-        first.starts_with("ok    policy ") && first.ends_with("/shunt.toml: valid, 1 rule"),
-        "{first}"
-    );
-    assert_advice(rest, "policy", "no shuntd starts with it");
-    assert!(
-        rest.contains("/shunt.toml:1:") && rest.ends_with("\n1\n"),
-        "{rest}"
-    );
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! A libshunt.so that does nothing, for tests of the command alone.
 
+#[allow(dead_code)] // Some test files need none.
+pub(crate) mod isolated;
+
 use std::path::PathBuf;
 use std::process::Command;
 
