@@ -93,7 +93,7 @@ impl Metrics {
         );
         let sleeps = gauge(
             "open_sleeps",
-            "Waits of open connections that went to sleep",
+            "Waits for one open connection alone that went to sleep",
         );
         let mut by_path = |name: &str, help: &str| {
             let family = Family::<Path, Gauge>::default();

@@ -5,6 +5,7 @@ mod expression;
 mod filter;
 mod source;
 pub(crate) mod table;
+mod word;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -60,6 +61,9 @@ struct Habits {
     /// Show TCP sockets (always the case)
     #[arg(long = "tcp", short = 't')]
     _tcp: bool,
+    /// Show UDP sockets (of which there are none under Shunt)
+    #[arg(long = "udp", short = 'u')]
+    _udp: bool,
 }
 
 /// A number of seconds.

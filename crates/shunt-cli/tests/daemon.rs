@@ -361,10 +361,10 @@ fn filters_that_do_not_exist_are_named() {
     assert_eq!(out.status.code(), Some(2));
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(error.contains("`shunt reasons` lists all"), "{error}");
-    let out = isolated("$SHUNT run true; $SHUNT ss -tlnpi sport = http").unwrap();
+    let out = isolated("$SHUNT run true; $SHUNT ss -tulnpi sport = no-service").unwrap();
     assert_eq!(out.status.code(), Some(2));
     let error = String::from_utf8_lossy(&out.stderr);
-    assert!(error.contains("\"http\" is not a port"), "{error}");
+    assert!(error.contains("\"no-service\" is not a port"), "{error}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use shunt_abi::Reason;
 
 use super::connection::{Connection, Listener};
+use super::word;
 use crate::{reasons, user};
 
 /// What a filter is asked about.
@@ -113,7 +114,7 @@ impl Network {
 fn split_port(word: &str) -> Option<(&str, Option<u16>)> {
     let parse = |port: &str| match port {
         "*" => Some(None),
-        number => number.parse().ok().map(Some),
+        port => word::port(port).ok().map(Some),
     };
     if let Some(rest) = word.strip_prefix('[') {
         let (address, rest) = rest.split_once(']')?;
@@ -203,7 +204,10 @@ impl Expression {
             }
             Self::Address(side, network) => item.end(*side).is_some_and(|end| network.has(end)),
             Self::Pid(how, pid) => item.pids().iter().any(|other| how.holds(other, pid)),
-            Self::Program(name) => item.programs().contains(&name.as_str()),
+            Self::Program(name) => item
+                .programs()
+                .iter()
+                .any(|comm| word::is_named(comm, name)),
             Self::User(uid) => item.users().contains(uid),
             Self::Reason(reason) => match item {
                 Item::Connection(c) => c.reason.as_deref() == Some(reason.name()),
@@ -364,7 +368,18 @@ impl Words<'_> {
                 false => Err("a \")\" is missing".into()),
             };
         }
-        let field = self.value("filter")?;
+        let field = match self.words.pop_front() {
+            None => return Err(format!("the filter ends where it needs one of {FIELDS}")),
+            Some("state" | "exclude" | "excl") => {
+                return Err("a state stands in front of all else, once".into());
+            }
+            Some(field) if is_field(field) => field.to_owned(),
+            Some(other) => {
+                return Err(format!(
+                    "\"{other}\" is no filter, as `sport = :80` would be: state, {FIELDS}"
+                ));
+            }
+        };
         let how = self.peek().and_then(Comparison::named);
         if how.is_some() {
             self.words.pop_front();
@@ -372,6 +387,14 @@ impl Words<'_> {
         let value = self.value(&field)?;
         condition(&field, how.unwrap_or(Comparison::Equal), &value)
     }
+}
+
+const FIELDS: &str = "sport, dport, src, dst, pid, program, user, reason or path";
+
+/// Whether it is one of these, or another name of one.
+fn is_field(word: &str) -> bool {
+    let mut fields = FIELDS.split([',', ' ']);
+    matches!(word, "comm" | "uid") || word != "or" && fields.any(|field| field == word)
 }
 
 /// A comparison of a field with a value.
@@ -383,7 +406,7 @@ fn condition(field: &str, how: Comparison, value: &str) -> Result<Expression, St
     };
     let equal = match field {
         "sport" | "dport" => {
-            let port = value.strip_prefix(':').unwrap_or(value).parse();
+            let port = word::port(value.strip_prefix(':').unwrap_or(value));
             let port = port.map_err(|_| wrong("a port"))?;
             return Ok(Expression::Port(side, how, port));
         }
@@ -405,11 +428,7 @@ fn condition(field: &str, how: Comparison, value: &str) -> Result<Expression, St
             "shm" | "rdma" | "tcp" => Expression::Path(value.to_owned()),
             _ => return Err(wrong("a path: shm, rdma or tcp")),
         },
-        _ => {
-            return Err(format!(
-                "\"{field}\" is no filter: state, sport, dport, src, dst, pid, program, user, reason or path"
-            ));
-        }
+        _ => return Err(format!("\"{field}\" is no filter")),
     };
     match how {
         Comparison::Equal => Ok(equal),

@@ -9,6 +9,7 @@ use crate::reasons;
 
 use super::connection::{Connection, Listener};
 use super::expression::{Expression, Item};
+use super::word;
 
 /// How a connection's bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,14 +37,14 @@ pub(crate) struct Filter {
     /// Only those of processes of this name
     #[arg(long, value_name = "COMM")]
     program: Option<String>,
-    /// Only those with this port at either end
-    #[arg(long)]
+    /// Only those with this port, or that of a service of this name, at either end
+    #[arg(long, value_parser = word::port)]
     port: Option<u16>,
     /// Only those with this port at the accepting end
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = word::port)]
     sport: Option<u16>,
     /// Only those with this port at the connecting end
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = word::port)]
     dport: Option<u16>,
     /// Only listeners
     #[arg(long, short)]
@@ -119,7 +120,7 @@ impl Filter {
             && self
                 .program
                 .as_ref()
-                .is_none_or(|name| c.processes.iter().any(|p| p.comm == *name))
+                .is_none_or(|name| c.processes.iter().any(|p| word::is_named(&p.comm, name)))
             && self.port.is_none_or(|port| port == local || port == peer)
             && self.sport.is_none_or(|port| port == local)
             && self.dport.is_none_or(|port| port == peer)
@@ -132,7 +133,10 @@ impl Filter {
             && self.reason.is_empty()
             && self.dport.is_none()
             && self.pid.is_none_or(|pid| l.pid == Some(pid))
-            && self.program.as_ref().is_none_or(|name| l.comm == *name)
+            && self
+                .program
+                .as_ref()
+                .is_none_or(|name| word::is_named(&l.comm, name))
             && [self.port, self.sport]
                 .into_iter()
                 .flatten()

@@ -306,13 +306,20 @@ fn flow_lines(flow: &Flow) -> Vec<String> {
         c.age_seconds
             .map_or(String::new(), |seconds| format!(", {} old", age(seconds)))
     )];
-    lines.push(match (&c.reason, c.why) {
+    let unread = c.queue.map(|queue| {
+        format!(
+            "; unread: {} bytes to the client, {} to the server",
+            queue.to_client, queue.to_server
+        )
+    });
+    let path = match (&c.reason, c.why) {
         (Some(name), Some(why)) => format!("on TCP, {name}: {why}"),
         (Some(name), None) => format!("on TCP, {name}"),
         (None, _) if c.path == "shm" => "in shared memory".to_owned(),
         (None, _) if c.path == "rdma" => "by RDMA to another host".to_owned(),
         (None, _) => "on TCP".to_owned(),
-    });
+    };
+    lines.push(path + &unread.unwrap_or_default());
     if let Some(rates) = flow.rates {
         let [ring, kernel] = [0, 1].map(|path| rates.bytes[0][path] + rates.bytes[1][path]);
         let [user, system] = rates.calls;
@@ -325,12 +332,6 @@ fn flow_lines(flow: &Flow) -> Vec<String> {
             line += &format!(", {} waits that sleep", short(sleeps));
         }
         lines.push(line);
-    }
-    if let Some(queue) = c.queue {
-        lines.push(format!(
-            "unread: {} bytes to the client, {} to the server",
-            queue.to_client, queue.to_server
-        ));
     }
     lines
 }

@@ -56,6 +56,18 @@ fn ports_are_compared_as_numbers() {
 }
 
 #[test]
+fn a_port_may_be_that_of_a_service_and_a_program_may_have_a_long_name() {
+    if crate::ss::word::port("ssh").is_ok() {
+        assert_eq!(shows("sport = :ssh or src 127.0.0.1:ssh"), (false, false));
+    }
+    let program = |wanted: &str| Expression::Program(wanted.to_owned());
+    let mut row = row();
+    row.name = *b"averyveryverylo\0";
+    let listener = listener(&row, |_| None);
+    assert!(program("averyveryverylongname").shows(Item::Listener(&listener)));
+}
+
+#[test]
 fn addresses_may_be_networks_and_have_ports() {
     for line in [
         "src 127.0.0.1",
@@ -152,7 +164,7 @@ fn conditions_are_joined_as_in_ss() {
 fn mistakes_are_named() {
     for (line, part) in [
         ("sport", "needs a value"),
-        ("sport = http", "not a port"),
+        ("sport = no-such-service", "not a port"),
         ("src = 300.1.1.1", "not an address"),
         ("src 10.0.0.0/33", "not an address"),
         ("( sport 1", "is missing"),
@@ -161,7 +173,17 @@ fn mistakes_are_named() {
         ("state syn-sent", "no state"),
         ("reason NONE", "`shunt reasons` lists all"),
         ("program > a", "equal or not"),
-        ("sport 1 and", "needs a value"),
+        ("sport 1 and", "the filter ends where"),
+        ("(", "the filter ends where"),
+        (
+            "redis-server",
+            "\"redis-server\" is no filter, as `sport = :80` would be",
+        ),
+        (
+            "state listening state established",
+            "in front of all else, once",
+        ),
+        ("sport 1 state listening", "in front of all else, once"),
         ("user = nobody-here", "not a user"),
         (&"( ".repeat(4000), "nested too deeply"),
         (&"not ".repeat(4000), "nested too deeply"),
