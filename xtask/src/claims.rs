@@ -1,6 +1,6 @@
 //! What documents claim of tests. The tables of `docs/security.md` that have a column of tests: a row says what somebody may try
 //! and what comes of it, and names the tests that show it. Each of these must be there. The table of applications names the
-//! programs of `cargo xtask programs`: those, and no others.
+//! programs of `cargo xtask programs`: those, and no others; and the table of these is made of what their tests demand.
 
 use crate::build::root;
 use crate::program;
@@ -35,9 +35,14 @@ pub(crate) fn step() -> Result<String> {
     if !wrong.is_empty() {
         bail!("docs/security.md: {}", wrong.join("\n"));
     }
-    let wrong = applications(&fs::read_to_string(root.join(APPLICATIONS))?);
+    let text = fs::read_to_string(root.join(APPLICATIONS))?;
+    let wrong = applications(&text);
     if !wrong.is_empty() {
         bail!("{APPLICATIONS}: {}", wrong.join("\n"));
+    }
+    let table = program::compatibility();
+    if !text.contains(&table) {
+        bail!("{APPLICATIONS} lacks this table:\n{table}");
     }
     let tests: usize = claims.iter().map(|claim| claim.tests.len()).sum();
     Ok(format!("{} claims, {tests} tests", claims.len()))

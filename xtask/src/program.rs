@@ -89,6 +89,23 @@ pub(crate) fn mixed() -> impl Iterator<Item = &'static str> {
     PROGRAMS.iter().filter(is_mixed).map(|program| program.name)
 }
 
+/// The table of all programs, as documents have it: in which mixtures each is tested, and how much of its bytes must go through
+/// rings.
+pub(crate) fn compatibility() -> String {
+    let row = |program: &Program| {
+        let variants = program.variants.iter().map(|variant| variant.name());
+        let variants = variants.collect::<Vec<_>>().join(", ");
+        format!(
+            "| `{}` | {variants} | {} |\n",
+            program.name,
+            program.rings.cells()
+        )
+    };
+    let head = "| program | ends under Shunt | bytes through shared memory, with both | because |\n|---|---|---|---|\n";
+    let rows: String = PROGRAMS.iter().map(row).collect();
+    head.to_owned() + &rows
+}
+
 /// A script or source in `tests/programs`.
 pub(crate) fn script(name: &str) -> String {
     crate::build::root()

@@ -27,6 +27,17 @@ impl Rings {
         }
     }
 
+    /// For a table: the share, and why it is no higher.
+    pub(super) fn cells(&self) -> String {
+        let (share, why) = self.floor();
+        let share = match self {
+            Self::AfterStart(start) => format!("all but {} kB of each connection", start / 1000),
+            Self::Any(_) => "any".to_owned(),
+            _ => format!("{:.0} % or more", 100.0 * share),
+        };
+        format!("{share} | {why}")
+    }
+
     /// Both ends under Shunt, all the time.
     pub(super) fn check_share(&self, stats: &Stats) -> Result<()> {
         let (share, why) = self.floor();
