@@ -31,8 +31,10 @@ pub struct Detail {
     protocol: u16,
     /// Seconds since the first of the ends got the connection, or [`UNKNOWN`].
     pub age: u32,
-    /// Zero.
-    pub reserved: u64,
+    /// How often it went from shared memory to TCP, as far as shuntd was told; …
+    pub left: u32,
+    /// … and how many seconds ago the last time.
+    pub left_ago: u32,
     /// See [`End`].
     pub ends: [End; 2],
 }
@@ -47,8 +49,10 @@ pub struct End {
     pub status: u8,
     /// 1: the counts are known.
     pub counted: u8,
+    /// Why this end went from shared memory to TCP the last time: a [`crate::Reason`] as a number; 0: it has not.
+    pub left_for: u8,
     /// Zero.
-    pub reserved: u16,
+    pub reserved: u8,
     /// Calls that sent: [without a system call, by one].
     pub sent: [u64; 2],
     /// Calls that received, of either end.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
+use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
 use crate::board::{Listed, Trial};
@@ -53,6 +54,17 @@ pub(crate) struct Mate {
     pub(crate) socket: Connected,
 }
 
+/// How an end went from shared memory to TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// The how many-th time it was.
+    pub(crate) count: u32,
+    /// The reason that its client gave.
+    pub(crate) reason: u8,
+    /// When (seconds of the monotonic clock).
+    pub(crate) at: u32,
+}
+
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct End {
@@ -66,6 +78,8 @@ pub(crate) struct End {
     pub(crate) state: State,
     /// What the client reported last: 0 (shunted) or a reason.
     pub(crate) status: Option<u8>,
+    /// How it went from shared memory to TCP the last time.
+    pub(crate) left: Option<Left>,
     /// Slots that it had while others held the other end.
     pub(crate) former: Vec<Seat>,
     /// The number of its client's question whether that alone has the socket.
@@ -102,6 +116,7 @@ impl End {
             answer: false,
             state,
             status: None,
+            left: None,
             former: Vec::new(),
             asks: None,
             told: false,
@@ -116,6 +131,22 @@ impl End {
             user: 0,
             turn: 0,
         }
+    }
+
+    /// Its client says `now` by which way it goes.
+    pub(crate) fn tell(&mut self, status: u8, has_used: bool, now: u32) {
+        let was_shunted = self.status.is_none_or(|before| before == 0);
+        self.used |= status == 0 || has_used;
+        // Who ends a connection goes nowhere.
+        if self.used && was_shunted && status != 0 && status != Reason::Ended as u8 {
+            let before = self.left.map_or(0, |left| left.count);
+            self.left = Some(Left {
+                count: before.saturating_add(1),
+                reason: status,
+                at: now,
+            });
+        }
+        self.status = Some(status);
     }
 
     /// Its addresses, if known.

@@ -80,6 +80,18 @@ pub(crate) struct Connection {
     pub(crate) bytes: Bytes,
     pub(crate) queue: Option<Queue>,
     pub(crate) age_seconds: Option<u32>,
+    pub(crate) left: Option<Left>,
+}
+
+/// How a connection went from shared memory to TCP, where it may be no more.
+#[derive(Clone, Serialize)]
+pub(crate) struct Left {
+    /// How often it has.
+    pub(crate) times: u32,
+    /// Since the last time.
+    pub(crate) seconds_ago: u32,
+    /// Why, the last time.
+    pub(crate) reason: Option<Cow<'static, str>>,
 }
 
 #[derive(Clone, Serialize)]
@@ -177,10 +189,30 @@ pub(crate) fn connection(row: &Message, detail: Option<&Detail>) -> Connection {
             to_client: way(0),
             to_server: way(1),
         },
-        // What has gone back to TCP was sent again there.
-        queue: queue.filter(|_| shunted),
+        // What lay in a ring when it went to TCP was sent again there, and is not taken out of the ring.
+        queue: queue.filter(|_| shunted && detail.is_some_and(|detail| detail.left == 0)),
         age_seconds: detail.and_then(|detail| given(detail.age)),
+        left: detail.and_then(left),
     }
+}
+
+fn left(detail: &Detail) -> Option<Left> {
+    // The end that went says why; its peer at most that it had to follow.
+    let reasons = detail.ends.map(|end| end.left_for);
+    let follows = |reason: &u8| {
+        [Reason::PeerLeft, Reason::PeerPlain]
+            .map(|r| r as u8)
+            .contains(reason)
+    };
+    let given = || reasons.into_iter().filter(|reason| *reason != 0);
+    let reason = given()
+        .find(|reason| !follows(reason))
+        .or_else(|| given().next());
+    (detail.left != 0).then(|| Left {
+        times: detail.left,
+        seconds_ago: detail.left_ago,
+        reason: reason.and_then(name),
+    })
 }
 
 /// An end that has counted no call of a connection which has moved bytes does not count: it is on TCP.
@@ -275,6 +307,24 @@ pub(crate) mod tests {
         assert_eq!(json["bytes"]["to_server"]["kernel"], 0);
         assert_eq!(json["processes"].as_array().unwrap().len(), 1);
         assert!(json["queue"].is_null() && json["age_seconds"].is_null());
+    }
+
+    #[test]
+    fn who_went_to_tcp_says_why_and_not_who_followed() {
+        let mut row = row();
+        (row.flags, row.pids) = (FLAG_SHUNTED, [7, 8]);
+        let mut detail = detail();
+        let shown = connection(&row, Some(&detail));
+        assert!(shown.left.is_none() && shown.queue.is_some());
+        (detail.left, detail.left_ago) = (2, 60);
+        let reasons = [Reason::PeerLeft, Reason::Requested];
+        for (end, reason) in detail.ends.iter_mut().zip(reasons) {
+            end.left_for = reason as u8;
+        }
+        assert!(connection(&row, Some(&detail)).queue.is_none());
+        let left = connection(&row, Some(&detail)).left.unwrap();
+        assert_eq!((left.times, left.seconds_ago), (2, 60));
+        assert_eq!(left.reason.as_deref(), Some("REQUESTED"));
     }
 
     #[test]

@@ -202,6 +202,7 @@ mod tests {
             why: None,
             queue: None,
             age_seconds: None,
+            left: None,
             bytes: Bytes {
                 to_client: NONE,
                 to_server: NONE,

@@ -158,6 +158,15 @@ fn info(c: &Connection) -> String {
             queue.to_client, queue.to_server
         );
     }
+    if let Some(left) = &c.left {
+        let _ = write!(
+            text,
+            " to-tcp:{} last:{} for:{}",
+            left.times,
+            age(left.seconds_ago),
+            left.reason.as_deref().unwrap_or("-")
+        );
+    }
     for process in &c.processes {
         text += &end_info(process, c.path);
     }

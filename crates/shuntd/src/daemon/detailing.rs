@@ -28,6 +28,17 @@ pub(super) fn detail(ends: [&[Sight]; 2], holders: [Option<Holder>; 2], now: u32
             end.queued = sent.saturating_sub(taken);
         }
         let Some(holder) = holders[i] else { continue };
+        if let Some(left) = holder.left {
+            end.left_for = left.reason;
+            let ago = now.saturating_sub(left.at);
+            let is_first = detail.left == 0;
+            detail.left = detail.left.max(left.count);
+            detail.left_ago = if is_first {
+                ago
+            } else {
+                detail.left_ago.min(ago)
+            };
+        }
         let Some(face) = holder.face else { continue };
         end.uid = face.uid;
         end.status = holder.status.unwrap_or(Reason::Pending as u8);

@@ -10,6 +10,7 @@ use shunt_abi::message::{FLAG_ANSWER, FLAG_CROSSES, FLAG_USED, Kind, Message, Ro
 use shunt_abi::{PROTOCOL, Reason};
 
 use super::Daemon;
+use super::detailing::now;
 use crate::client::{Passed, Spare};
 use crate::end::{End, EndId, State};
 use crate::foreign::{Foreign, Lane};
@@ -273,9 +274,8 @@ impl Daemon {
     /// Remembers what became of a connection, claimed or not.
     fn report(&mut self, id: EndId, message: &Message) {
         if let Some(end) = self.ends.get_mut(id) {
-            end.used |= message.status == 0 || message.flags & FLAG_USED != 0;
+            end.tell(message.status, message.flags & FLAG_USED != 0, now());
             let used = end.used;
-            end.status = Some(message.status);
             // Who is on its rings again may be told once more to leave them.
             end.told &= message.status != 0;
             end.named = end.named.or(named(message));

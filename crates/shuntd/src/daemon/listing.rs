@@ -16,7 +16,7 @@ use super::turns::Asked;
 use super::{Daemon, LISTS};
 use crate::client::Client;
 use crate::diag::{self, dump};
-use crate::end::{End, EndId, State};
+use crate::end::{End, EndId, Left, State};
 use crate::holders;
 use crate::inspect::Look;
 use crate::namespaces;
@@ -216,6 +216,7 @@ impl Daemon {
                 status: is_shunted.then_some(0).or(end.status).or(plain),
                 paired: is_paired(end),
                 afar: end.state == State::Met,
+                left: end.left,
             });
         }
         seen.map(|sight| Holder {
@@ -224,6 +225,7 @@ impl Daemon {
             status: Some(sight.status),
             paired: false,
             afar: false,
+            left: None,
         })
     }
 
@@ -314,6 +316,7 @@ pub(super) struct Holder {
     paired: bool,
     /// Its other end is on another host.
     afar: bool,
+    pub(super) left: Option<Left>,
 }
 
 /// What the two ends of a connection report. "Shunted" is believed of an end

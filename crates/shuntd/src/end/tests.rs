@@ -144,3 +144,30 @@ fn a_removed_end_leaves_nothing_behind() {
     assert!(ends.per_client.is_empty() && ends.by_cookie.is_empty());
     assert!(ends.per_namespace.is_empty());
 }
+
+#[test]
+fn a_way_to_tcp_is_counted_with_its_reason() {
+    let mut end = End::new(3, Role::Acceptor, State::Waiting);
+    let mut tell = |reason: u8, used, now| {
+        end.tell(reason, used, now);
+        end.left.map(|left| (left.count, left.reason, left.at))
+    };
+    let [blocked, requested] = [Reason::Blocked, Reason::Requested].map(|r| r as u8);
+    // It was never in memory.
+    assert_eq!(tell(Reason::Pending as u8, false, 1), None);
+    assert_eq!(tell(0, false, 2), None);
+    assert_eq!(tell(blocked, true, 3), Some((1, blocked, 3)));
+    assert_eq!(
+        tell(requested, true, 4),
+        Some((1, blocked, 3)),
+        "it is there already"
+    );
+    assert_eq!(tell(0, false, 5), Some((1, blocked, 3)));
+    assert_eq!(tell(requested, true, 6), Some((2, requested, 6)));
+    tell(0, false, 7);
+    assert_eq!(tell(Reason::Ended as u8, true, 8), Some((2, requested, 6)));
+    // What it tells of first may be that it has left.
+    let mut end = End::new(4, Role::Acceptor, State::Waiting);
+    end.tell(blocked, true, 9);
+    assert_eq!(end.left.map(|left| left.count), Some(1));
+}
