@@ -46,10 +46,7 @@ struct Story {
 pub(crate) fn why(which: Which, json: bool) -> Result<ExitCode> {
     let (known, daemon) = match ss::collect() {
         Ok(list) => (list.connections, None),
-        Err(error) => {
-            let others = crate::doctor::daemon::others();
-            (Vec::new(), Some(format!("{error:#}{others}")))
-        }
+        Err(error) => (Vec::new(), Some(format!("{error:#}"))),
     };
     let connections: Vec<_> = known.into_iter().filter(|c| which.names(c)).collect();
     let mut seen = Seen::default();
