@@ -71,7 +71,7 @@ reasons! {
     Ended = 32, "ENDED", "The other end closed or shut down before all was read, so TCP delivered the rest.";
     Requested = 33, "REQUESTED", "`shunt downgrade` sent it back to TCP.";
     NoProof = 34, "NO_PROOF", "shuntd may not look at the process's sockets (pidfd_getfd is refused), so it cannot tell whether the claim is true.";
-    OtherUser = 35, "OTHER_USER", "The ends belong to different users, or the process has changed its user; shuntd pairs ends of one user (or see cross_user in shunt.toml(5)).";
+    OtherUser = 35, "OTHER_USER", "The ends belong to different users, or the process has changed its user; a shuntd pairs ends of one user, and `shuntd --system` those of all with cross_user in shunt.toml(5).";
     OtherNamespace = 36, "OTHER_NAMESPACE", "The other end is on this host, but in another network namespace (a container).";
     Unused = 37, "UNUSED", "This end was ready for shared memory, but nothing was sent through it.";
     UnknownSet = 38, "UNKNOWN_SET", "It is in an epoll set that Shunt does not know: another program made that, or memory had run out.";

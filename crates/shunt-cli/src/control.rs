@@ -1,5 +1,7 @@
 //! A conversation with shuntd.
 
+mod nobody;
+
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
@@ -8,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
@@ -21,6 +23,8 @@ use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
 use crate::{process, sys};
+use nobody::listening;
+pub(crate) use nobody::{neighbours, nobody};
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -161,12 +165,7 @@ impl Control {
     pub(crate) fn listened_at(host: bool) -> Option<String> {
         let user = rustix::process::geteuid().as_raw();
         let name = shunt_abi::control_name((!host).then_some(user));
-        // Names may be no text.
-        let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
-        String::from_utf8_lossy(&sockets)
-            .lines()
-            .any(|line| listens(line, &name))
-            .then_some(name)
+        listening().contains(&name).then_some(name)
     }
 
     /// Every daemon that serves this user.
@@ -374,36 +373,6 @@ impl Control {
     }
 }
 
-/// No daemon answers: why not, and what to do.
-pub(crate) fn nobody() -> anyhow::Error {
-    if let Some(path) = Control::named() {
-        return anyhow!(
-            "no shuntd answers at {}, which SHUNT_SOCKET names, so nothing is known of what runs under Shunt here",
-            path.display()
-        );
-    }
-    let why = match (Control::usurper(false), Control::listened_at(false)) {
-        (Some((user, _)), _) => {
-            format!("user {user} has taken the address of your shuntd, see `shunt doctor`")
-        }
-        (None, Some(_)) => {
-            "who listens at the address of your shuntd takes no connections, see `shunt doctor`"
-                .to_owned()
-        }
-        (None, None) => "`shunt run -- CMD` starts one".to_owned(),
-    };
-    anyhow!("no shuntd answers, so nothing is known of what runs under Shunt here: {why}")
-}
-
-/// Whether a line of `/proc/net/unix` (`proc_pid_net(5)`) is of a socket that listens at this abstract name.
-fn listens(line: &str, name: &str) -> bool {
-    /// `__SO_ACCEPTCON`
-    const LISTENS: &str = "00010000";
-    let mut words = line.split_whitespace().skip(3);
-    words.next() == Some(LISTENS)
-        && words.nth(3).and_then(|path| path.strip_prefix('@')) == Some(name)
-}
-
 /// Connects to whoever listens there, if that can be done at once.
 fn knock(user: Option<u32>) -> rustix::io::Result<OwnedFd> {
     let address = abstract_address(user).ok_or(Errno::INVAL)?;
@@ -418,23 +387,4 @@ fn knock(user: Option<u32>) -> rustix::io::Result<OwnedFd> {
 fn abstract_address(user: Option<u32>) -> Option<SocketAddrUnix> {
     let name = shunt_abi::control_name(user);
     SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_socket_that_listens_at_the_very_name_counts() {
-        let line = |flags, name| format!("0: 00000002 00000000 {flags} 0005 01 4711 {name}");
-        let counts = |flags, name| listens(&line(flags, name), "shunt/7/host");
-        assert!(counts("00010000", "@shunt/7/host"));
-        assert!(!counts("00000000", "@shunt/7/host"));
-        assert!(!counts("00010000", "@shunt/7/hosts"));
-        assert!(!counts("00010000", "shunt/7/host"));
-        assert!(!listens(
-            "Num RefCount Protocol Flags Type St Inode Path",
-            "Path"
-        ));
-    }
 }

@@ -31,8 +31,33 @@ impl Elf {
         kind: u32,
         take: impl Fn(&[u8]) -> T,
     ) -> Option<T> {
+        self.note_by(|range| read(file, range), owner, kind, take)
+    }
+
+    /// The same of a file of which these are the first bytes.
+    pub(crate) fn note_in<T>(
+        &self,
+        bytes: &[u8],
+        owner: &[u8],
+        kind: u32,
+        take: impl Fn(&[u8]) -> T,
+    ) -> Option<T> {
+        let part = |range: &Range<u64>| {
+            let range = usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?;
+            bytes.get(range).map(<[u8]>::to_vec)
+        };
+        self.note_by(part, owner, kind, take)
+    }
+
+    fn note_by<T>(
+        &self,
+        read: impl Fn(&Range<u64>) -> Option<Vec<u8>>,
+        owner: &[u8],
+        kind: u32,
+        take: impl Fn(&[u8]) -> T,
+    ) -> Option<T> {
         self.notes.iter().find_map(|range| {
-            let bytes = read(file, range)?;
+            let bytes = read(range)?;
             let found = notes(&bytes).find(|note| note.owner == owner && note.kind == kind)?;
             Some(take(found.value))
         })

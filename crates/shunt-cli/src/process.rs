@@ -1,15 +1,16 @@
 //! What can be seen of a process that tells whether its connections can be shunted.
 
+mod mapped;
+
 use std::fs;
 use std::io::Read as _;
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use shunt_abi::{PROTOCOL, note};
+use shunt_abi::PROTOCOL;
 
-use crate::elf;
 use crate::run::program::{self, Obstacle};
+use mapped::Library;
 
 /// One thing that is so, and what to do if it should be otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,16 +26,6 @@ impl Finding {
             advice: advice.map(str::to_owned),
         }
     }
-}
-
-/// Whether a process has libshunt.so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Library {
-    /// With the version of the protocol that it speaks, if its file is still there.
-    Loaded(Option<u32>),
-    Missing,
-    /// We may not look.
-    Unknown,
 }
 
 /// A running process.
@@ -69,7 +60,7 @@ impl Process {
         Some(Self {
             pid,
             comm: String::from_utf8_lossy(&comm).trim_end().to_owned(),
-            library: library(&directory),
+            library: Library::of(&directory),
             is_secure: fs::read(directory.join("auxv")).is_ok_and(|auxv| is_secure(&auxv)),
             obstacle: program::obstacle(&directory.join("exe")),
             was_told: variables().any(preloads),
@@ -82,9 +73,12 @@ impl Process {
     /// Whether it can have connections in shared memory.
     pub(crate) fn is_under_shunt(&self) -> bool {
         let version = u32::from(PROTOCOL);
-        matches!(self.library, Library::Loaded(found) if found.is_none_or(|v| v == version))
-            && self.obstacle != Some(Obstacle::Go)
-            && !self.is_off
+        let is_ours = match self.library {
+            Library::Loaded(found) => found.is_none_or(|found| found == version),
+            Library::Replaced(found) => found == Some(version),
+            Library::Missing | Library::Unknown => false,
+        };
+        is_ours && self.obstacle != Some(Obstacle::Go) && !self.is_off
     }
 
     /// What decides about all its connections.
@@ -108,15 +102,26 @@ impl Process {
                 "cannot be looked at from here",
                 Some("ask as its user, or as root"),
             ),
-            (Library::Loaded(Some(version)), _) if version != u32::from(PROTOCOL) => Finding::new(
-                format!("speaks version {version} of Shunt's protocol, and this is {PROTOCOL}"),
-                Some("start it again, so that it loads the libshunt.so that is installed now"),
+            (Library::Loaded(Some(version)) | Library::Replaced(Some(version)), _)
+                if version != u32::from(PROTOCOL) =>
+            {
+                let what =
+                    format!("speaks version {version} of Shunt's protocol, and this is {PROTOCOL}");
+                Finding::new(what, Some(AGAIN))
+            }
+            (Library::Replaced(None), _) => Finding::new(
+                "has a libshunt.so that has been replaced since, and may be of another version",
+                Some(AGAIN),
             ),
-            (Library::Loaded(_), _) if self.is_off => Finding::new(
+            (Library::Loaded(_) | Library::Replaced(_), _) if self.is_off => Finding::new(
                 "runs under Shunt with upgrades switched off",
                 Some("start it again without --upgrade=off (SHUNT_UPGRADE)"),
             ),
             (Library::Loaded(_), _) => Finding::new("runs under Shunt", None),
+            (Library::Replaced(_), _) => Finding::new(
+                "runs under Shunt, with a libshunt.so of this protocol that has been replaced since",
+                None,
+            ),
             (Library::Missing, Some(obstacle)) => {
                 let text = obstacle.to_string();
                 let what = text.split_once(':').map_or(&*text, |(what, _)| what);
@@ -153,6 +158,8 @@ impl Process {
     }
 }
 
+const AGAIN: &str = "start it again, so that it loads the libshunt.so that is installed now";
+
 /// The state of a process, as a letter (`proc_pid_stat(5)`).
 pub(crate) fn state(pid: u32) -> Option<u8> {
     let mut text = [0; 512];
@@ -172,52 +179,6 @@ fn has_ended(pid: u32) -> bool {
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
-}
-
-/// Whether one of its files in memory is libshunt.so, and of which version.
-fn library(directory: &Path) -> Library {
-    let Ok(maps) = fs::read(directory.join("maps")) else {
-        return Library::Unknown;
-    };
-    let maps = String::from_utf8_lossy(&maps);
-    let file = |line: &str| line.find('/').map(|at| line[at..].to_owned());
-    let is_it = |path: &String| {
-        let name = path.trim_end_matches(" (deleted)");
-        name.rsplit('/')
-            .next()
-            .is_some_and(|name| name.starts_with("libshunt"))
-    };
-    let Some(path) = maps.lines().filter_map(file).find(is_it) else {
-        return Library::Missing;
-    };
-    let root = directory.join("root").join(path.trim_start_matches('/'));
-    Library::Loaded(version(&root))
-}
-
-/// The version that a libshunt.so speaks.
-fn version(path: &Path) -> Option<u32> {
-    let file = open_plain(path).ok()?;
-    let mut head = Vec::new();
-    (&file).take(elf::HEAD).read_to_end(&mut head).ok()?;
-    let found = elf::parse(&head)?.note(&file, note::OWNER, note::KIND, |value| {
-        value.try_into().map(u32::from_le_bytes).ok()
-    });
-    found.flatten()
-}
-
-/// Opens a file whose name another user may have given since to something else, which to open alone has effects: a
-/// device, a pipe, a link to one.
-fn open_plain(path: &Path) -> std::io::Result<fs::File> {
-    use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-    let named = open(
-        path,
-        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    if FileType::from_raw_mode(fstat(&named)?.st_mode) != FileType::RegularFile {
-        return Err(std::io::ErrorKind::InvalidInput.into());
-    }
-    fs::File::open(format!("/proc/self/fd/{}", named.as_raw_fd()))
 }
 
 /// Pairs of words, up to a zero type (`elf(5)`, `Elf64_auxv_t`).
@@ -274,10 +235,19 @@ mod tests {
             change(&mut process);
             (process.is_under_shunt(), process.finding().what)
         };
-        let cases: [Case; 9] = [
+        let replaced = Library::Replaced;
+        let cases: [Case; 12] = [
             (loaded, |_| (), true, "runs under Shunt"),
             (Library::Loaded(None), |_| (), true, "runs under Shunt"),
             (Library::Loaded(Some(1)), |_| (), false, "speaks version 1"),
+            (
+                replaced(Some(PROTOCOL.into())),
+                |_| (),
+                true,
+                "that has been replaced",
+            ),
+            (replaced(Some(1)), |_| (), false, "speaks version 1"),
+            (replaced(None), |_| (), false, "may be of another version"),
             (loaded, |p| p.is_off = true, false, "switched off"),
             (
                 loaded,
@@ -310,21 +280,6 @@ mod tests {
             assert!(what.contains(text), "{what}: {text}");
             assert_eq!(is_under_shunt, shunted, "{text}");
         }
-    }
-
-    #[test]
-    fn only_a_plain_file_is_opened() {
-        let directory = std::env::temp_dir().join(format!("shunt-plain-{}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
-        let [plain, link, pipe] = ["plain", "link", "pipe"].map(|name| directory.join(name));
-        fs::write(&plain, "text").unwrap();
-        std::os::unix::fs::symlink(&plain, &link).unwrap();
-        let mode = rustix::fs::Mode::RUSR;
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let opened = [plain, link, pipe].map(|path| open_plain(&path).is_ok());
-        fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(opened, [true, false, false]);
-        assert!(open_plain(Path::new("/dev/null")).is_err());
     }
 
     #[test]

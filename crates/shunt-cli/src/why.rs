@@ -1,6 +1,7 @@
 //! `shunt why`: what has become of a connection, or of all of a process, and what to do.
 
 pub(crate) mod advice;
+mod seen;
 mod sockets;
 mod story;
 
@@ -12,7 +13,7 @@ use serde::Serialize;
 use crate::downgrade::Which;
 use crate::process::{Finding, Process};
 use crate::ss::{self, Connection};
-use sockets::Side;
+use seen::Seen;
 
 /// The whole answer.
 #[derive(Serialize)]
@@ -45,23 +46,27 @@ struct Story {
 pub(crate) fn why(which: Which, json: bool) -> Result<ExitCode> {
     let (known, daemon) = match ss::collect() {
         Ok(list) => (list.connections, None),
-        Err(error) => {
-            let others = crate::doctor::daemon::others();
-            (Vec::new(), Some(format!("{error:#}{others}")))
-        }
+        Err(error) => (Vec::new(), Some(format!("{error:#}"))),
     };
     let connections: Vec<_> = known.into_iter().filter(|c| which.names(c)).collect();
+    let mut seen = Seen::default();
     let mut pids: Vec<u32> = match which {
         Which::Process(pid) => vec![pid],
         // The daemon does not know it: whoever has it does not run under Shunt.
-        Which::End(end) if connections.is_empty() => sockets::holders(None, |s: &Side| s.has(end)),
+        Which::End(end) if connections.is_empty() => seen.sockets.holders_at(end),
         Which::End(_) => Vec::new(),
     };
     pids.retain(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists());
     let answer = Answer {
         daemon,
-        processes: pids.iter().filter_map(|&pid| about(pid)).collect(),
-        connections: connections.into_iter().map(story::of).collect(),
+        processes: pids
+            .iter()
+            .filter_map(|&pid| seen.process(pid).map(about))
+            .collect(),
+        connections: connections
+            .into_iter()
+            .map(|connection| story::of(connection, &mut seen))
+            .collect(),
     };
     let found = !(answer.processes.is_empty() && answer.connections.is_empty());
     if json {
@@ -76,14 +81,13 @@ pub(crate) fn why(which: Which, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn about(pid: u32) -> Option<About> {
-    let process = Process::look(pid)?;
+fn about(process: &Process) -> About {
     let findings = std::iter::once(process.finding()).chain(process.remark());
-    Some(About {
-        pid,
+    About {
+        pid: process.pid,
         findings: findings.collect(),
-        comm: process.comm,
-    })
+        comm: process.comm.clone(),
+    }
 }
 
 impl Answer {

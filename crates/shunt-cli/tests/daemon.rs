@@ -103,9 +103,12 @@ fn a_daemon_of_another_version_is_told_of_and_does_no_harm() {
             listen(S, 5);
             socket(C, AF_UNIX, SOCK_DGRAM, 0) or die;
             bind(C, pack("Sa*", AF_UNIX, "\0shunt/call/\xfb")) or die; # No text.
+            system("$ENV{SHUNT} ss 2>&1"); system("$ENV{SHUNT} why $$");
             system("$ENV{SHUNT} doctor"); print $? >> 8, "\n"'
     "#;
     let Some(out) = stdout(script) else { return };
+    let named = out.matches("a shuntd of another version listens (@shunt/7/user/0)");
+    assert_eq!(named.count(), 2, "{out}");
     assert!(
         out.contains("one of another version runs beside it (@shunt/7/user/0)"),
         "{out}"
@@ -131,7 +134,7 @@ fn ss_lists_and_doctor_is_content_once_there_is_one() {
 #[test]
 fn without_a_daemon_the_program_runs_all_the_same() {
     let script =
-        "cp $SHUNT /tmp/alone-$$; PATH=/usr/bin:/bin /tmp/alone-$$ run echo ran; rm /tmp/alone-$$";
+        "dir=$(mktemp -d); cp $SHUNT $dir; PATH=/usr/bin:/bin $dir/shunt run echo ran; rm -r $dir";
     let Some(out) = isolated(script) else { return };
     assert_eq!(String::from_utf8_lossy(&out.stdout), "ran\n");
     let warning = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -263,6 +266,24 @@ fn who_has_taken_the_address_of_roots_daemon_keeps_nobody_from_his_own() {
     let statuses: Vec<_> = report.lines().filter(|line| line.len() == 1).collect();
     assert_eq!(statuses, ["0", "0"], "{report}");
     assert!(!report.contains("FAIL"), "{report}");
+}
+
+#[test]
+fn another_users_daemon_is_told_of_where_there_is_none_of_ones_own() {
+    let script = "$SHUNT ss; $SHUNT downgrade 1; $SHUNT doctor; $SHUNT run true; $SHUNT doctor";
+    let sentence = "user 65534 has a shuntd of his own: ask as that user";
+    let Some(out) = beside_squatter(&shunt_abi::control_name(Some(65534)), script) else {
+        return;
+    };
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(error.matches(sentence).count(), 2, "{error}");
+    let report = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(report.matches(sentence).count(), 1, "{report}");
+    // Of a third user, whose daemon that cannot be, nothing is said.
+    let out = beside_squatter(&shunt_abi::control_name(Some(65533)), "$SHUNT ss").unwrap();
+    let error = String::from_utf8_lossy(&out.stderr);
+    let alone = "under Shunt here: `shunt run -- CMD` starts one\n";
+    assert!(error.contains(alone), "{error}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use anyhow::Error;
 use shunt_abi::{PROTOCOL, control_name};
 
 use super::Found;
-use crate::control::Control;
+use crate::control::{Control, neighbours};
 use crate::library::Fault;
 use crate::locate;
 
@@ -38,7 +38,8 @@ fn deaf_host() -> Option<String> {
 fn serving() -> Found {
     let daemons = Control::all();
     if daemons.is_empty() {
-        return startable().map(|text| text + &others());
+        let neighbours = neighbours().map_or_else(String::new, |text| format!("; {text}"));
+        return startable().map(|text| text + &others() + &neighbours);
     }
     let mut lines = Vec::new();
     for daemon in daemons {
@@ -142,7 +143,16 @@ fn startable() -> Found {
 
 /// Daemons of other versions have other addresses, so nothing keeps them from running
 /// beside ours.
-pub(crate) fn others() -> String {
+fn others() -> String {
+    of_another_version().map_or_else(String::new, |name| {
+        format!(
+            "; one of another version runs beside it (@{name}), for programs of that version only"
+        )
+    })
+}
+
+/// The address of such a daemon.
+pub(crate) fn of_another_version() -> Option<String> {
     // Names may be no text.
     let names = std::fs::read("/proc/net/unix").unwrap_or_default();
     let names = String::from_utf8_lossy(&names);
@@ -156,13 +166,8 @@ pub(crate) fn others() -> String {
             && ours.iter().any(|our| whose(our) == owner)
             && !ours.iter().any(|our| our == name)
     };
-    let other = names
+    let mut names = names
         .lines()
-        .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))
-        .find(is_other);
-    other.map_or_else(String::new, |name| {
-        format!(
-            "; one of another version runs beside it (@{name}), for programs of that version only"
-        )
-    })
+        .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'));
+    names.find(is_other).map(str::to_owned)
 }

@@ -48,7 +48,9 @@ pub(crate) fn of(reason: Reason) -> Option<&'static str> {
         Reason::NoProof => {
             "allow pidfd_getfd(2) to shuntd, or let root run `shuntd --system`; see `shunt doctor`"
         }
-        Reason::OtherUser => "run both as one user, or set cross_user in shunt.toml(5)",
+        Reason::OtherUser => {
+            "run both as one user, or let root run `shuntd --system` with cross_user, see shunt.toml(5)"
+        }
         Reason::OtherNamespace => {
             "let root run `shuntd --system` on the host; `shunt container print` tells what the container needs"
         }
@@ -87,4 +89,20 @@ pub(crate) fn of(reason: Reason) -> Option<&'static str> {
         | Reason::Ended
         | Reason::SharedTable => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_told_of_cross_user_is_told_of_the_daemon_that_heeds_it() {
+        let of_users = |text: &&str| text.contains("cross_user");
+        let texts = Reason::ALL.iter().flat_map(|&r| [Some(r.text()), of(r)]);
+        let texts: Vec<_> = texts.flatten().filter(of_users).collect();
+        assert_eq!(texts.len(), 2);
+        for text in texts {
+            assert!(text.contains("`shuntd --system`"), "{text}");
+        }
+    }
 }

@@ -2,14 +2,15 @@
 
 use shunt_abi::Reason;
 
-use super::sockets::{self, Side};
+use super::seen::Seen;
+use super::sockets::Side;
 use super::{Story, advice};
 use crate::process::Process;
 use crate::ss::Connection;
 use crate::ss::connection::Way;
 use crate::ss::table::{age, who};
 
-pub(super) fn of(connection: Connection) -> Story {
+pub(super) fn of(connection: Connection, seen: &mut Seen) -> Story {
     let mut history = vec![ends(&connection)];
     history.extend(connection.age_seconds.map(|seconds| {
         let age = age(seconds);
@@ -28,7 +29,7 @@ pub(super) fn of(connection: Connection) -> Story {
     }
     if connection.path == "tcp" {
         history.extend(own_reasons(&connection));
-        if let Some(other) = unknown_end(&connection) {
+        if let Some(other) = unknown_end(&connection, seen) {
             let finding = other.finding();
             let who = who(&other.comm, Some(other.pid));
             history.push(format!("{who}, which has the other end, {}.", finding.what));
@@ -45,7 +46,7 @@ pub(super) fn of(connection: Connection) -> Story {
             todo = Some(IN_VAIN.to_owned());
         }
         let remarks = connection.processes.iter().filter_map(|process| {
-            let process = Process::look(process.pid?)?;
+            let process = seen.process(process.pid?)?;
             Some(format!(
                 "{} {}.",
                 who(&process.comm, Some(process.pid)),
@@ -130,7 +131,7 @@ fn own_reasons(c: &Connection) -> Vec<String> {
 }
 
 /// Who has the end that shuntd knows nobody of, if we find that out.
-fn unknown_end(c: &Connection) -> Option<Process> {
+fn unknown_end<'a>(c: &Connection, seen: &'a mut Seen) -> Option<&'a Process> {
     let [known] = &c.processes[..] else {
         return None;
     };
@@ -144,12 +145,14 @@ fn unknown_end(c: &Connection) -> Option<Process> {
             peer: c.peer,
         },
     };
-    let holders = sockets::holders(known.pid, |side| *side == wanted);
-    Process::look(*holders.first()?)
+    let holders = seen.sockets.holders(known.pid, &wanted);
+    seen.process(*holders.first()?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
+
     use super::*;
     use crate::ss::connection::connection;
     use crate::ss::connection::tests::{detail, row};
@@ -159,7 +162,7 @@ mod tests {
     fn a_connection_in_shared_memory_needs_nothing() {
         let mut row = row();
         row.flags = FLAG_SHUNTED;
-        let story = of(connection(&row, Some(&detail())));
+        let story = of(connection(&row, Some(&detail())), &mut Seen::default());
         assert_eq!(
             story.history,
             [
@@ -176,7 +179,7 @@ mod tests {
         let mut row = row();
         row.pids = [0, 0];
         row.status = Reason::Requested as u8;
-        let story = of(connection(&row, None));
+        let story = of(connection(&row, None), &mut Seen::default());
         assert!(story.history[1].starts_with("It was in shared memory for 7 bytes"));
         assert!(
             story.history[2].starts_with("REQUESTED: "),
@@ -184,7 +187,7 @@ mod tests {
             story.history
         );
         row.bytes[0][0] = 0;
-        let story = of(connection(&row, None));
+        let story = of(connection(&row, None), &mut Seen::default());
         assert_eq!(
             story.history[1],
             "Its bytes have moved by TCP only: 1 so far."
@@ -196,7 +199,9 @@ mod tests {
         for reason in [Reason::NoDaemon, Reason::DaemonLost] {
             let mut row = row();
             row.status = reason as u8;
-            let advice = of(connection(&row, None)).advice.unwrap();
+            let advice = of(connection(&row, None), &mut Seen::default())
+                .advice
+                .unwrap();
             assert!(
                 advice.starts_with("nothing: a shuntd answers now"),
                 "{advice}"
@@ -209,12 +214,35 @@ mod tests {
         let mut row = row();
         row.flags = FLAG_SHUNTED | FLAG_REACHES;
         row.pids = [std::process::id(), 0];
-        let story = of(connection(&row, Some(&detail())));
+        let story = of(connection(&row, Some(&detail())), &mut Seen::default());
         assert_eq!(
             story.history[2..],
             ["Its bytes move by RDMA to another host: 7 so far, and 1 by TCP."]
         );
         assert_eq!(story.advice, None);
+    }
+
+    #[test]
+    fn what_the_other_ends_of_many_connections_are_is_read_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut row = row();
+        let ends = [listener.local_addr(), near.local_addr()].map(Result::unwrap);
+        for (i, end) in ends.into_iter().enumerate() {
+            row.addresses[i][..4].copy_from_slice(&[127, 0, 0, 1]);
+            row.ports[i] = end.port();
+        }
+        row.pids = [std::process::id(), 0];
+        row.status = Reason::PeerPlain as u8;
+        let mut seen = Seen::default();
+        let sentence = ", which has the other end, does not run under Shunt.";
+        let mut names_it = || {
+            let story = of(connection(&row, None), &mut seen);
+            story.history.iter().any(|line| line.contains(sentence))
+        };
+        assert!(names_it());
+        drop(near);
+        assert!(names_it());
     }
 
     #[test]
