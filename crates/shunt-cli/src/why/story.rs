@@ -7,7 +7,7 @@ use super::sockets::Side;
 use super::{Story, advice};
 use crate::process::Process;
 use crate::ss::Connection;
-use crate::ss::connection::Way;
+use crate::ss::connection::{Left, Way};
 use crate::ss::table::{age, who};
 
 pub(super) fn of(connection: Connection, seen: &mut Seen) -> Story {
@@ -17,6 +17,7 @@ pub(super) fn of(connection: Connection, seen: &mut Seen) -> Story {
         format!("One of them has had it for {age} or longer.")
     }));
     history.push(way(&connection));
+    history.extend(connection.left.as_ref().map(left));
     let mut todo = None;
     if let (Some(name), Some(why)) = (&connection.reason, connection.why) {
         history.push(format!("{name}: {why}"));
@@ -114,9 +115,24 @@ fn way(c: &Connection) -> String {
         }
         (_, 0) => format!("Its bytes have moved by TCP only: {kernel} so far."),
         _ => format!(
-            "It was in shared memory for {ring} bytes and went back to TCP, which has moved {kernel}."
+            "It was in shared memory for {ring} bytes and went back to TCP, which has moved {kernel}, before and after."
         ),
     }
+}
+
+/// How often it has gone to TCP, and why the last time.
+fn left(left: &Left) -> String {
+    let times = match left.times {
+        1 => "once, ".to_owned(),
+        times => format!("{times} times, the last time "),
+    };
+    let reason = left.reason.as_deref();
+    let why = reason.map_or(".".to_owned(), |name| match known(name) {
+        Some(reason) => format!(": {name}, {}", reason.text()),
+        None => format!(": {name}."),
+    });
+    let ago = age(left.seconds_ago);
+    format!("It went to TCP {times}{ago} ago{why}")
 }
 
 /// What each end says, where that is another reason than the connection's.
@@ -172,6 +188,22 @@ mod tests {
             ]
         );
         assert_eq!(story.advice, None);
+    }
+
+    #[test]
+    fn what_has_been_on_tcp_says_how_often_and_why() {
+        let mut row = row();
+        row.flags = FLAG_SHUNTED;
+        let mut detail = detail();
+        (detail.left, detail.left_ago) = (2, 61);
+        detail.ends[0].left_for = Reason::Requested as u8;
+        let story = of(connection(&row, Some(&detail)), &mut Seen::default());
+        let text = Reason::Requested.text();
+        let wanted = format!("It went to TCP 2 times, the last time 1m01s ago: REQUESTED, {text}");
+        assert_eq!(story.history[3], wanted);
+        (detail.left, detail.ends[0].left_for) = (1, 0);
+        let story = of(connection(&row, Some(&detail)), &mut Seen::default());
+        assert_eq!(story.history[3], "It went to TCP once, 1m01s ago.");
     }
 
     #[test]
