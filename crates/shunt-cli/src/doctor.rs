@@ -21,6 +21,7 @@ use shunt_abi::layout::{ADDRESSES, arena_bytes};
 
 use crate::control::Control;
 use crate::library::{self, Fault};
+use crate::run::filter;
 use crate::{elf, sys};
 
 /// What a check found: a detail, which also says what Shunt has to do without, or what
@@ -61,25 +62,32 @@ impl Check {
 pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
     // A limit that is too small is an error to report, not the end.
     sys::ignore_file_size_signal();
+    let filter =
+        filter::deadly_call().map_or(Ok("none ends its caller".into()), |call| Err(deadly(call)));
+    let is_deadly = filter.is_err();
+    // Whether a check makes none of the calls that a filter may end this process for.
     let checks = [
-        ("shuntd", daemon::check as fn() -> Found),
-        ("library", library),
-        ("kernel", kernel),
-        ("membarrier", membarrier),
-        ("sealed memory", seals),
-        ("pidfd_getfd", pidfd_getfd),
-        ("limits", limits),
-        ("namespace", namespace),
-        ("policy", policy::check),
-        ("rdma", rdma::devices),
-        ("hosts", rdma::hosts),
+        ("shuntd", daemon::check as fn() -> Found, false),
+        ("library", library, true),
+        ("kernel", kernel, true),
+        ("membarrier", membarrier, false),
+        ("sealed memory", seals, false),
+        ("pidfd_getfd", pidfd_getfd, false),
+        ("limits", limits, true),
+        ("namespace", namespace, true),
+        ("policy", policy::check, false),
+        ("rdma", rdma::devices, true),
+        ("hosts", rdma::hosts, false),
     ];
-    let mut checks: Vec<_> = checks
+    let safe = checks
         .into_iter()
-        .map(|(name, check)| Check::of(name, check()))
-        .collect();
-    let of_program = program::check(program).into_iter();
-    checks.extend(of_program.map(|found| Check::of("program", found)));
+        .filter(|(.., is_safe)| *is_safe || !is_deadly);
+    let mut checks = vec![Check::of("system calls", filter)];
+    checks.extend(safe.map(|(name, check, _)| Check::of(name, check())));
+    if !is_deadly {
+        let of_program = program::check(program).into_iter();
+        checks.extend(of_program.map(|found| Check::of("program", found)));
+    }
     let report = Report {
         ok: checks.iter().all(|check| check.ok),
         checks,
@@ -102,6 +110,19 @@ pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// A seccomp filter ends whoever makes this call, which libshunt needs.
+fn deadly(call: &str) -> Fault {
+    Fault::new(
+        format!(
+            "a filter of system calls (seccomp) ends whoever calls {call}, which Shunt needs: what is started from \
+             here runs without Shunt, on plain TCP"
+        ),
+        format!(
+            "let the filter (of a container or a service) allow {call}; doctor tries no such call until then"
+        ),
+    )
 }
 
 /// The library must load nothing that its host program does not have anyway.

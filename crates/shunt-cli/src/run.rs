@@ -2,7 +2,7 @@
 
 pub(crate) mod chain;
 mod environment;
-mod filter;
+pub(crate) mod filter;
 pub(crate) mod program;
 mod start;
 

@@ -95,6 +95,24 @@ fn doctor_tries_what_the_kernel_allows() {
 }
 
 #[test]
+fn doctor_survives_a_filter_that_ends_its_callers() {
+    let refuse = common::program("refuse");
+    for (call, name) in [
+        (libc::SYS_membarrier, "membarrier"),
+        (libc::SYS_memfd_create, "memfd_create"),
+        (libc::SYS_pidfd_open, "pidfd_open"),
+        (libc::SYS_connect, "connect"),
+    ] {
+        let script = format!("{} -{call} $SHUNT doctor true", refuse.display());
+        let Some(out) = isolated(&script) else { return };
+        assert_eq!(out.status.code(), Some(1), "{name}: {out:?}");
+        let report = String::from_utf8(out.stdout).unwrap();
+        assert_advice(&report, "system calls", &format!("allow {name};"));
+        assert!(!report.contains("will load"), "{report}");
+    }
+}
+
+#[test]
 fn doctor_reads_the_policy_that_would_hold() {
     let script = r#"
         export XDG_CONFIG_HOME=/tmp/policy-$$
