@@ -5,6 +5,7 @@ mod environment;
 pub(crate) mod filter;
 pub(crate) mod program;
 mod start;
+mod starter;
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;

@@ -52,25 +52,18 @@ const NOTHING: &str = "nothing can be done without another build of the program"
 
 /// A program that is to be started.
 fn command(command: &[OsString]) -> Vec<Found> {
-    let name = command[0].display();
-    let Some(file) = locate::program(&command[0]).filter(|file| file.exists()) else {
-        let advice = "give its path, or have its directory in PATH";
-        return vec![Err(Fault::new(format!("{name} is not found"), advice))];
-    };
-    if !locate::is_executable(&file) {
-        let what = format!("{name} cannot be executed");
-        return vec![Err(Fault::new(
-            what,
-            "name a program, or let its file be executed",
-        ))];
+    // Without a library its own check has failed; what the programs are does not depend on it.
+    let outlook = chain::outlook(command, &library::find().unwrap_or_default());
+    if let Some(fault) = outlook.fault {
+        return vec![Err(fault)];
     }
+    let name = command[0].display();
+    let file = locate::program(&command[0]).unwrap_or_default();
     if std::env::var_os("SHUNT_UPGRADE").is_some_and(|mode| mode == "off") {
         let what = format!("SHUNT_UPGRADE=off is set, so {name} will use plain TCP");
         return vec![Err(Fault::new(what, "take that out of the environment"))];
     }
-    // Without a library its own check has failed; what the programs are does not depend on it.
-    let library = library::find().unwrap_or_default();
-    if let Some(warning) = chain::outlook(command, &library).warning {
+    if let Some(warning) = outlook.warning {
         let default = advice(obstacle(&file));
         let (what, advice) = warning.split_once("; ").unwrap_or((&warning, default));
         return vec![Err(Fault::new(what, advice.to_owned()))];
@@ -129,6 +122,83 @@ mod tests {
         }
         let [own, build] = [Obstacle::SetId, Obstacle::Static].map(|found| advice(Some(found)));
         assert!(own.contains("as the user whose rights") && build.contains("another build"));
+    }
+
+    #[test]
+    fn what_does_not_start_is_told_of_as_such_wherever_it_is() {
+        let directory = std::env::temp_dir().join(format!("shunt-start-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let file = directory.join(name);
+            std::fs::write(&file, bytes).unwrap();
+            rustix::fs::chmod(&file, 0o755.into()).unwrap();
+            file.display().to_string()
+        };
+        let script = write("script", b"#!/no/such/interpreter\n");
+        let env = write("env", b"#!/usr/bin/env no-such-language\n");
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        let elf = crate::elf::parse(&own).unwrap();
+        let cut = write("cut", &own[..elf.size as usize - 1]);
+        let loader = elf.interpreter.unwrap();
+        let mut header = own[..64].to_vec();
+        header[56..58].fill(0);
+        let fixed = write("static", &header);
+        let cases: [(&[&str], &str, &str); 12] = [
+            (&["/no/such/sudo", "sh"], "sudo is not found", "in PATH"),
+            (
+                &[&script],
+                "interpreter /no/such/interpreter is not found",
+                "install that",
+            ),
+            (
+                &[&env],
+                "interpreter no-such-language is not found",
+                "install that",
+            ),
+            (
+                &["nice", &script],
+                "/no/such/interpreter is not found",
+                "install that",
+            ),
+            (
+                &["nice", "-n", "5", "no-such"],
+                "no-such is not found",
+                "in PATH",
+            ),
+            (
+                &["env", "A=b", "/etc/passwd"],
+                "cannot be executed",
+                "let its file be executed",
+            ),
+            (&[&cut], "is damaged: its end is missing", "anew"),
+            (&[&loader, "sh"], "sh is not found", "give its path"),
+            (&[&loader, &cut], "is damaged", "anew"),
+            (
+                &["ip", "netns", "exec", "name", &fixed],
+                "is statically linked",
+                "another build",
+            ),
+            (
+                &["unshare", "-n", &fixed],
+                "is statically linked",
+                "another build",
+            ),
+            (
+                &["setarch", "-R", "no-such"],
+                "no-such is not found",
+                "in PATH",
+            ),
+        ];
+        for (words, what, todo) in cases {
+            let fault = one(words).expect_err(what);
+            assert!(
+                fault.what.contains(what) && fault.advice.contains(todo),
+                "{words:?}: {fault}"
+            );
+        }
+        let good = one(&[&loader, "/bin/sh"]).unwrap();
+        assert!(good.ends_with(" will load libshunt.so"), "{good}");
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

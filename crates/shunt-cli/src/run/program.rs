@@ -46,17 +46,44 @@ impl fmt::Display for Obstacle {
 /// script, too.
 const SCRIPTS: usize = 5;
 
+/// What a look at a program's file tells.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// What is in its way, or in its interpreter's if it is a script.
+    pub(crate) obstacle: Option<Obstacle>,
+    /// The interpreter (or loader) that it needs and that is not there.
+    pub(crate) missing: Option<PathBuf>,
+    /// Its headers speak of more than the file has.
+    pub(crate) is_damaged: bool,
+}
+
 /// The obstacle in a program's file, or in its interpreter's if it is a script.
 pub(crate) fn obstacle(file: &Path) -> Option<Obstacle> {
-    let mut file = file.to_owned();
+    look(file).obstacle
+}
+
+/// Looks at a program's file, and at its interpreter's if it is a script.
+pub(crate) fn look(file: &Path) -> Look {
+    scripts(file.to_owned()).unwrap_or_default()
+}
+
+fn scripts(mut file: PathBuf) -> Option<Look> {
     for _ in 0..SCRIPTS {
         let mut head = Vec::new();
         let opened = File::open(&file).ok()?;
         (&opened).take(elf::HEAD).read_to_end(&mut head).ok()?;
-        match head.strip_prefix(b"#!") {
-            Some(line) => file = interpreter(line)?,
-            None => return in_program(&file, &opened, &head),
-        }
+        let Some(line) = head.strip_prefix(b"#!") else {
+            return in_program(&file, &opened, &head);
+        };
+        file = match interpreter(line)? {
+            found if found.exists() => found,
+            missing => {
+                return Some(Look {
+                    missing: Some(missing),
+                    ..Look::default()
+                });
+            }
+        };
     }
     None
 }
@@ -68,28 +95,58 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
         .split(u8::is_ascii_whitespace)
         .filter(|word| !word.is_empty());
     let path = Path::new(OsStr::from_bytes(words.next()?));
-    if path.file_name() != Some(OsStr::new("env")) {
+    if path.file_name() != Some(OsStr::new("env")) || !path.exists() {
         return Some(path.to_owned());
     }
     let name = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?;
-    locate::program(OsStr::from_bytes(name))
+    let name = OsStr::from_bytes(name);
+    Some(locate::program(name).unwrap_or_else(|| name.into()))
 }
 
-fn in_program(file: &Path, opened: &File, head: &[u8]) -> Option<Obstacle> {
+fn in_program(file: &Path, opened: &File, head: &[u8]) -> Option<Look> {
     if !elf::is_elf(head) {
         return None;
     }
-    if let Some(obstacle) = gains_rights(file, opened) {
-        return Some(obstacle);
-    }
-    let Some(elf) = elf::parse(head).filter(|elf| elf.machine == elf::MACHINE) else {
-        return Some(Obstacle::Foreign);
+    let found = |obstacle| Look {
+        obstacle,
+        ..Look::default()
     };
-    match &elf.interpreter {
+    if let Some(obstacle) = gains_rights(file, opened) {
+        return Some(found(Some(obstacle)));
+    }
+    if head.get(4..6).is_some_and(|class| class != elf::CLASS) {
+        return Some(found(Some(Obstacle::Foreign)));
+    }
+    let elf = elf::parse(head);
+    let size = elf
+        .as_ref()
+        .map_or_else(|| elf::table_end(head), |elf| Some(elf.size));
+    if size.is_none_or(|size| opened.metadata().is_ok_and(|about| about.len() < size)) {
+        return Some(Look {
+            is_damaged: true,
+            ..Look::default()
+        });
+    }
+    // Of one whose table of headers is not in the head nothing is known.
+    let elf = elf?;
+    if elf.machine != elf::MACHINE {
+        return Some(found(Some(Obstacle::Foreign)));
+    }
+    let obstacle = match &elf.interpreter {
         None => Some(Obstacle::Static),
         Some(loader) if loader.contains("/ld-musl-") => Some(Obstacle::Musl),
         Some(_) => elf.is_go(opened).then_some(Obstacle::Go),
-    }
+    };
+    let loader = elf
+        .interpreter
+        .filter(|loader| !loader.is_empty())
+        .map(PathBuf::from);
+    let missing = loader.filter(|loader| !loader.exists());
+    Some(Look {
+        obstacle,
+        missing,
+        is_damaged: false,
+    })
 }
 
 /// Whether the kernel will tell the loader that the program has more rights than its
@@ -139,6 +196,8 @@ mod tests {
         let split = interpreter(b"/usr/bin/env -S A=b sh -e\n");
         assert_eq!(split, locate::program("sh".as_ref()));
         assert_eq!(interpreter(b"\n"), None);
+        let missing = interpreter(b"/usr/bin/env no-such-language\n");
+        assert_eq!(missing, Some("no-such-language".into()));
     }
 
     #[test]
@@ -173,6 +232,20 @@ mod tests {
             b"\xff Go buildinf:\x08\x02",
         );
         assert_eq!(obstacle(&write("go", &go, 0o755)), Some(Obstacle::Go));
+
+        let cut = write("cut", &glibc[..200], 0o755);
+        assert!(look(&cut).is_damaged && obstacle(&cut).is_none());
+        let cut = write("shorter", &glibc[..100], 0o755);
+        assert!(look(&cut).is_damaged && obstacle(&cut).is_none());
+        let mut far = glibc.clone();
+        far[64..].fill(0); // A table of headers that is far behind.
+        far[32..40].copy_from_slice(&(elf::HEAD).to_le_bytes());
+        far.resize(elf::HEAD as usize + 112, 0);
+        assert_eq!(look(&write("far", &far, 0o755)), Look::default());
+
+        let no_loader = program(Some(b"/no/ld.so.1\0"), b"");
+        let look = look(&write("no-loader", &no_loader, 0o755));
+        assert_eq!(look.missing, Some("/no/ld.so.1".into()));
 
         let mut foreign = none;
         foreign[4] = 1;
