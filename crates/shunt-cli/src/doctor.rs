@@ -1,6 +1,8 @@
 //! `shunt doctor`: whether Shunt can work here and, if not, what to do.
 
 pub(crate) mod daemon;
+mod limits;
+mod namespace;
 mod policy;
 mod program;
 mod rdma;
@@ -14,10 +16,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, Resource};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use rustix::thread::MembarrierQuery;
 use serde::Serialize;
-use shunt_abi::layout::{ADDRESSES, arena_bytes};
 
 use crate::control::Control;
 use crate::library::{self, Fault};
@@ -65,19 +66,24 @@ pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
     let filter =
         filter::deadly_call().map_or(Ok("none ends its caller".into()), |call| Err(deadly(call)));
     let is_deadly = filter.is_err();
-    // Whether a check makes none of the calls that a filter may end this process for.
-    let checks = [
-        ("shuntd", daemon::check as fn() -> Found, false),
-        ("library", library, true),
-        ("kernel", kernel, true),
-        ("membarrier", membarrier, false),
-        ("sealed memory", seals, false),
-        ("pidfd_getfd", pidfd_getfd, false),
-        ("limits", limits, true),
-        ("namespace", namespace, true),
-        ("policy", policy::check, false),
-        ("rdma", rdma::devices, true),
-        ("hosts", rdma::hosts, false),
+    let pid = program::pid(program);
+    // With each, whether it makes none of the calls for which a filter may end this process.
+    let checks: [(_, &dyn Fn() -> Found, _); 11] = [
+        ("shuntd", &daemon::check, false),
+        ("library", &library, true),
+        ("kernel", &kernel, true),
+        ("membarrier", &membarrier, false),
+        ("sealed memory", &seals, false),
+        ("pidfd_getfd", &pidfd_getfd, false),
+        ("limits", &|| limits::check(pid), true),
+        (
+            "namespace",
+            &|| namespace::check(pid.filter(|_| !is_deadly)),
+            true,
+        ),
+        ("policy", &policy::check, false),
+        ("rdma", &rdma::devices, true),
+        ("hosts", &rdma::hosts, false),
     ];
     let safe = checks
         .into_iter()
@@ -166,15 +172,6 @@ fn kernel() -> Found {
     Ok(format!("Linux {release}"))
 }
 
-/// Programs of two network namespaces meet only through root's daemon.
-fn namespace() -> Found {
-    let own = std::fs::read_link("/proc/self/ns/net").map(|name| name.display().to_string());
-    own.map_err(|error| {
-        let what = format!("/proc/self/ns/net: {error}");
-        Fault::new(what, "mount proc(5) at /proc")
-    })
-}
-
 fn membarrier() -> Found {
     let needed = MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED;
     if rustix::thread::membarrier_query().contains(needed) {
@@ -243,42 +240,4 @@ fn pidfd_getfd() -> Found {
 fn is_restricted() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
         .is_ok_and(|scope| scope.trim() != "0")
-}
-
-/// What the programs started from here inherit.
-fn limits() -> Found {
-    let limit = |resource| {
-        rustix::process::getrlimit(resource)
-            .current
-            .unwrap_or(u64::MAX)
-    };
-    let least = arena_bytes(1) as u64;
-    if limit(Resource::Fsize) < least {
-        let mib = least.div_ceil(1 << 20);
-        return Err(Fault::new(
-            format!(
-                "files may not be as long as shared memory ({mib} MiB or more, hardly any of it used)"
-            ),
-            "`ulimit -f unlimited` in the shell that starts the programs",
-        ));
-    }
-    if limit(Resource::As) / ADDRESSES < least {
-        let mib = (ADDRESSES * least).div_ceil(1 << 20);
-        return Err(Fault::new(
-            format!(
-                "a process may not have the addresses for shared memory beside its own ({mib} MiB or more)"
-            ),
-            "`ulimit -v unlimited` in the shell that starts the programs",
-        ));
-    }
-    let descriptors = limit(Resource::Nofile);
-    let reduced = if descriptors < 64 {
-        "; reduced: Shunt's own are among those of the program"
-    } else {
-        ""
-    };
-    Ok(match descriptors {
-        u64::MAX => "none that matters".into(),
-        some => format!("{some} descriptors{reduced}"),
-    })
 }

@@ -68,6 +68,49 @@ fn doctor_has_one_advice_for_each_thing_that_is_wrong() {
     }
 }
 
+/// Starts a process as `$pid`, and goes on once it has become `sleep`.
+fn sleeping(start: &str) -> String {
+    format!("{start} & pid=$!; until grep -q sleep /proc/$pid/comm; do :; done; ")
+}
+
+#[test]
+fn doctor_looks_at_the_network_namespace_of_a_process() {
+    let doctor = "$SHUNT doctor $pid; echo $?";
+    let script = sleeping("$SHUNT run -- unshare -n sleep 50") + doctor;
+    let Some(out) = stdout(&script) else { return };
+    assert_advice(&out, "namespace", "`shuntd --system`");
+    assert!(out.ends_with("\n1\n"), "{out}");
+    // One that has a shuntd there.
+    let script = sleeping("unshare -n $SHUNT run -- sleep 50") + doctor;
+    let out = stdout(&script).unwrap();
+    assert!(
+        out.contains("another network namespace") && out.ends_with("\n0\n"),
+        "{out}"
+    );
+}
+
+#[test]
+fn doctor_looks_at_the_limits_of_a_process() {
+    let doctor = "$SHUNT doctor $pid; echo $?";
+    for (limit, all) in [
+        ("-f 100", "`ulimit -f unlimited`"),
+        ("-v 60000", "`ulimit -v unlimited`"),
+    ] {
+        let script = format!("(ulimit {limit}; exec $SHUNT run -- sleep 50)");
+        let Some(out) = stdout(&format!("$SHUNT run true; {}{doctor}", sleeping(&script))) else {
+            return;
+        };
+        assert_advice(&out, "limits", all);
+        assert!(
+            out.contains("start it again") && out.ends_with("\n1\n"),
+            "{out}"
+        );
+    }
+    // The limits of who asks do not count.
+    let script = sleeping("$SHUNT run -- sleep 50") + "ulimit -f 100; " + doctor;
+    assert!(stdout(&script).unwrap().ends_with("\n0\n"));
+}
+
 #[test]
 fn doctor_tries_what_the_kernel_allows() {
     let refuse = common::program("refuse");

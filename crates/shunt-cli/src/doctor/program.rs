@@ -1,6 +1,6 @@
 //! Whether Shunt can do anything for one program, or for a process that runs.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
 
@@ -16,12 +16,13 @@ use crate::{elf, locate};
 pub(super) fn check(words: &[OsString]) -> Vec<Found> {
     match words {
         [] => Vec::new(),
-        [pid] if number(pid).is_some() => number(pid).map(process).unwrap_or_default(),
-        command => self::command(command),
+        command => pid(words).map_or_else(|| self::command(command), process),
     }
 }
 
-fn number(word: &OsStr) -> Option<u32> {
+/// The process that the command line names.
+pub(super) fn pid(words: &[OsString]) -> Option<u32> {
+    let [word] = words else { return None };
     word.to_str()?.parse().ok()
 }
 
