@@ -81,7 +81,7 @@ pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
             &|| namespace::check(pid.filter(|_| !is_deadly)),
             true,
         ),
-        ("policy", &policy::check, false),
+        ("policy", &|| policy::check(program), false),
         ("rdma", &rdma::devices, true),
         ("hosts", &rdma::hosts, false),
     ];

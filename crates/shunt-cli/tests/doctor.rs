@@ -178,3 +178,25 @@ fn doctor_reads_the_policy_that_would_hold() {
         "{rest}"
     );
 }
+
+#[test]
+fn doctor_names_the_rule_that_denies_the_program() {
+    let script = r#"
+        export XDG_CONFIG_HOME=/tmp/denied-$$
+        mkdir -p $XDG_CONFIG_HOME/shunt
+        printf '[[policy.rule]]\naction = "deny"\nprogram = "sleep"\n' >$XDG_CONFIG_HOME/shunt/shunt.toml
+        $SHUNT doctor true >/dev/null && echo good
+        $SHUNT doctor nice sleep 50; echo $?
+    "#;
+    let Some(out) = stdout(script) else { return };
+    let rest = out.strip_prefix("good\n").expect(&out);
+    assert_advice(rest, "policy", "change that rule");
+    assert!(
+        rest.contains("the rule at line 1 denies sleep") && rest.ends_with("\n1\n"),
+        "{rest}"
+    );
+    let process = sleeping("$SHUNT run -- sleep 50") + "$SHUNT doctor $pid; rm -r $XDG_CONFIG_HOME";
+    let script = script.replace("$SHUNT doctor nice sleep 50; echo $?", &process);
+    let out = stdout(&script).unwrap();
+    assert_advice(&out, "policy", "change that rule");
+}

@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use super::Found;
 use crate::library::{self, Fault};
 use crate::process::Process;
 use crate::run::chain;
-use crate::run::program::{Obstacle, obstacle};
+use crate::run::program::{Obstacle, becomes, obstacle};
 use crate::ss::table::printable;
 use crate::{elf, locate};
 
@@ -24,6 +26,31 @@ pub(super) fn check(words: &[OsString]) -> Vec<Found> {
 pub(super) fn pid(words: &[OsString]) -> Option<u32> {
     let [word] = words else { return None };
     word.to_str()?.parse().ok()
+}
+
+/// What rules may say of a program.
+pub(super) struct Whom {
+    pub(super) user: u32,
+    pub(super) path: PathBuf,
+    pub(super) comm: OsString,
+}
+
+/// Whom rules would be about, of what the command line names, if that can be told.
+pub(super) fn whom(words: &[OsString]) -> Option<Whom> {
+    if let Some(pid) = pid(words) {
+        let directory = PathBuf::from(format!("/proc/{pid}"));
+        return Some(Whom {
+            user: directory.metadata().ok()?.uid(),
+            path: directory.join("exe").read_link().ok()?,
+            comm: Process::look(pid)?.comm.into(),
+        });
+    }
+    let (path, comm) = becomes(&chain::outlook(words, Path::new("")).last?);
+    Some(Whom {
+        user: rustix::process::geteuid().as_raw(),
+        path,
+        comm,
+    })
 }
 
 /// A process that runs.

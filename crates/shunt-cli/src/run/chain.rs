@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::program::{self, Look, Obstacle};
 use super::starter;
@@ -19,6 +19,8 @@ pub(crate) struct Outlook {
     pub(crate) refuses: bool,
     /// Why a program of it does not start at all.
     pub(crate) fault: Option<Fault>,
+    /// The file of the last program of it that is executed.
+    pub(crate) last: Option<PathBuf>,
 }
 
 /// Looks at each program of a command line, up to the first for which Shunt can do
@@ -47,6 +49,9 @@ pub(crate) fn outlook(command: &[OsString], library: &Path) -> Outlook {
                  start the program itself under `shunt run`"
             ));
             break;
+        }
+        if !is_loaded {
+            outlook.last.clone_from(&file);
         }
         is_loaded = base.to_str().is_some_and(starter::is_loader);
         // The loader itself is no program with a loader.

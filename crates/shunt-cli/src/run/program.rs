@@ -1,6 +1,6 @@
 //! Whether a program will load libshunt, and call it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -87,6 +87,36 @@ fn scripts(mut file: PathBuf) -> Option<Look> {
     }
     None
 }
+
+/// The file that a process runs once it has executed this one, and the name that it goes by (`comm`).
+pub(crate) fn becomes(file: &Path) -> (PathBuf, OsString) {
+    let mut comm = file.file_name().unwrap_or_default().to_owned();
+    let mut runs = file.to_owned();
+    for _ in 0..SCRIPTS {
+        let mut head = Vec::new();
+        let read = File::open(&runs).and_then(|file| file.take(SHEBANG).read_to_end(&mut head));
+        let line = read.ok().and_then(|_| head.strip_prefix(b"#!"));
+        let Some((line, next)) = line.and_then(|line| Some((line, interpreter(line)?))) else {
+            break;
+        };
+        // `env` executes another program, which gives the process its name; an interpreter does not.
+        let is_named = line
+            .trim_ascii_start()
+            .starts_with(next.as_os_str().as_bytes());
+        if !is_named {
+            comm = next.file_name().unwrap_or_default().to_owned();
+        }
+        runs = next;
+    }
+    let comm = comm.as_bytes();
+    let comm = OsStr::from_bytes(&comm[..comm.len().min(COMM)]).to_owned();
+    (std::fs::canonicalize(&runs).unwrap_or(runs), comm)
+}
+
+/// The longest name of a process (`TASK_COMM_LEN`, with a NUL, is 16).
+const COMM: usize = 15;
+/// So much of a script's first line does the kernel read.
+const SHEBANG: u64 = 256;
 
 /// The program that runs a script; `line` begins behind its `#!`.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
@@ -198,6 +228,26 @@ mod tests {
         assert_eq!(interpreter(b"\n"), None);
         let missing = interpreter(b"/usr/bin/env no-such-language\n");
         assert_eq!(missing, Some("no-such-language".into()));
+    }
+
+    #[test]
+    fn a_process_goes_by_the_name_of_what_was_executed() {
+        let directory = std::env::temp_dir().join(format!("shunt-becomes-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let shell = std::fs::canonicalize("/bin/sh").unwrap();
+        let becomes = |name: &str, line: &str| {
+            let file = directory.join(name);
+            std::fs::write(&file, line).unwrap();
+            becomes(&file)
+        };
+        let long = becomes("a-very-long-name", "#!/bin/sh -e\n");
+        assert_eq!(long, (shell.clone(), "a-very-long-nam".into()));
+        assert_eq!(
+            becomes("x", "#!/usr/bin/env sh\n"),
+            (shell.clone(), "sh".into())
+        );
+        assert_eq!(super::becomes(Path::new("/bin/sh")), (shell, "sh".into()));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
