@@ -160,7 +160,7 @@ fn doctor_reads_the_policy_that_would_hold() {
     let script = r#"
         export XDG_CONFIG_HOME=/tmp/policy-$$
         mkdir -p $XDG_CONFIG_HOME/shunt
-        printf '[[policy.rule]]\naction = "deny"\n' >$XDG_CONFIG_HOME/shunt/shunt.toml
+        printf '[[policy.rule]]\naction = "deny"\nport = 80\n' >$XDG_CONFIG_HOME/shunt/shunt.toml
         $SHUNT doctor | grep policy
         echo '[policy' >$XDG_CONFIG_HOME/shunt/shunt.toml
         $SHUNT doctor; echo $?
@@ -181,22 +181,33 @@ fn doctor_reads_the_policy_that_would_hold() {
 
 #[test]
 fn doctor_names_the_rule_that_denies_the_program() {
-    let script = r#"
-        export XDG_CONFIG_HOME=/tmp/denied-$$
-        mkdir -p $XDG_CONFIG_HOME/shunt
-        printf '[[policy.rule]]\naction = "deny"\nprogram = "sleep"\n' >$XDG_CONFIG_HOME/shunt/shunt.toml
-        $SHUNT doctor true >/dev/null && echo good
-        $SHUNT doctor nice sleep 50; echo $?
-    "#;
-    let Some(out) = stdout(script) else { return };
-    let rest = out.strip_prefix("good\n").expect(&out);
-    assert_advice(rest, "policy", "change that rule");
-    assert!(
-        rest.contains("the rule at line 1 denies sleep") && rest.ends_with("\n1\n"),
-        "{rest}"
-    );
-    let process = sleeping("$SHUNT run -- sleep 50") + "$SHUNT doctor $pid; rm -r $XDG_CONFIG_HOME";
-    let script = script.replace("$SHUNT doctor nice sleep 50; echo $?", &process);
-    let out = stdout(&script).unwrap();
-    assert_advice(&out, "policy", "change that rule");
+    let with_rule = |condition: &str, script: &str| {
+        stdout(&format!(
+            "export XDG_CONFIG_HOME=/tmp/denied-$$; mkdir -p $XDG_CONFIG_HOME/shunt
+             printf '[[policy.rule]]\naction = \"deny\"\n{condition}\n' >$XDG_CONFIG_HOME/shunt/shunt.toml
+             {script}; echo $?; rm -r $XDG_CONFIG_HOME"
+        ))
+    };
+    let sleep = "program = \"sleep\"";
+    let process = sleeping("$SHUNT run -- sleep 50") + "$SHUNT doctor $pid";
+    for (condition, script, whom) in [
+        (sleep, "$SHUNT doctor nice sleep 50", "sleep"),
+        (sleep, &process, "sleep"),
+        ("", "$SHUNT doctor nice sleep 50", "sleep"),
+        ("", "$SHUNT doctor", "all of user 0"),
+    ] {
+        let Some(out) = with_rule(condition, script) else {
+            return;
+        };
+        assert_advice(&out, "policy", "change that rule");
+        assert!(
+            out.contains(&format!("the rule at line 1 denies {whom}")),
+            "{out}"
+        );
+        assert!(out.ends_with("\n1\n"), "{out}");
+    }
+    for script in ["$SHUNT doctor true", "$SHUNT doctor"] {
+        let out = with_rule(sleep, script).unwrap();
+        assert!(out.ends_with("\n0\n"), "{out}");
+    }
 }

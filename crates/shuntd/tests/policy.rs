@@ -228,6 +228,11 @@ fn check_names_the_rule_that_denies_a_program() {
         "{said}"
     );
     assert_eq!(ask("nginx").0, Some(0));
+    assert_eq!(ask("").0, Some(0));
+    std::fs::write(&path, deny("")).unwrap();
+    let (status, said, _) = ask("");
+    assert_eq!(status, Some(3));
+    assert!(said.ends_with("denies all of user 7\n"), "{said}");
     std::fs::remove_file(&path).unwrap();
 }
 

@@ -12,10 +12,10 @@ use crate::locate;
 /// What the host's daemon reads.
 const HOSTS: &str = "/etc/shunt/shunt.toml";
 
-/// The status with which `shuntd --check` ends if a rule denies all of a program.
+/// The status with which `shuntd --check` ends if a rule denies all of a program, or of a user.
 const DENIED: i32 = 3;
 
-/// What `shuntd --check` says of it, also of a program if one is named. One that cannot be asked is another check's
+/// What `shuntd --check` says of it, and whether it denies the program that is named, or all. One that cannot be asked is another check's
 /// business.
 pub(super) fn check(program: &[OsString]) -> Found {
     if Control::named().is_some() {
@@ -53,7 +53,7 @@ pub(super) fn check(program: &[OsString]) -> Found {
     if output.status.code() == Some(DENIED) {
         return Err(Fault::new(
             said,
-            "change that rule (shunt.toml(5)), if the program is to be shunted; a shuntd that runs reads the file \
+            "change that rule (shunt.toml(5)), if it should be otherwise; a shuntd that runs reads the file \
              again at SIGHUP",
         ));
     }

@@ -35,8 +35,13 @@ pub(super) struct Whom {
     pub(super) comm: OsString,
 }
 
-/// Whom rules would be about, of what the command line names, if that can be told.
+/// Whom rules would be about, of what the command line names, if that can be told; without a name if it names nothing.
 pub(super) fn whom(words: &[OsString]) -> Option<Whom> {
+    let user = rustix::process::geteuid().as_raw();
+    if words.is_empty() {
+        let (path, comm) = Default::default();
+        return Some(Whom { user, path, comm });
+    }
     if let Some(pid) = pid(words) {
         let directory = PathBuf::from(format!("/proc/{pid}"));
         return Some(Whom {
@@ -46,11 +51,7 @@ pub(super) fn whom(words: &[OsString]) -> Option<Whom> {
         });
     }
     let (path, comm) = becomes(&chain::outlook(words, Path::new("")).last?);
-    Some(Whom {
-        user: rustix::process::geteuid().as_raw(),
-        path,
-        comm,
-    })
+    Some(Whom { user, path, comm })
 }
 
 /// A process that runs.
