@@ -1,6 +1,8 @@
 //! `shunt doctor`: whether Shunt can work here and, if not, what to do.
 
 pub(crate) mod daemon;
+mod limits;
+mod namespace;
 mod policy;
 mod program;
 mod rdma;
@@ -14,13 +16,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, Resource};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use rustix::thread::MembarrierQuery;
 use serde::Serialize;
-use shunt_abi::layout::{ADDRESSES, arena_bytes};
 
 use crate::control::Control;
 use crate::library::{self, Fault};
+use crate::run::filter;
 use crate::{elf, sys};
 
 /// What a check found: a detail, which also says what Shunt has to do without, or what
@@ -61,25 +63,37 @@ impl Check {
 pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
     // A limit that is too small is an error to report, not the end.
     sys::ignore_file_size_signal();
-    let checks = [
-        ("shuntd", daemon::check as fn() -> Found),
-        ("library", library),
-        ("kernel", kernel),
-        ("membarrier", membarrier),
-        ("sealed memory", seals),
-        ("pidfd_getfd", pidfd_getfd),
-        ("limits", limits),
-        ("namespace", namespace),
-        ("policy", policy::check),
-        ("rdma", rdma::devices),
-        ("hosts", rdma::hosts),
+    let filter =
+        filter::deadly_call().map_or(Ok("none ends its caller".into()), |call| Err(deadly(call)));
+    let is_deadly = filter.is_err();
+    let pid = program::pid(program);
+    // With each, whether it makes none of the calls for which a filter may end this process.
+    let checks: [(_, &dyn Fn() -> Found, _); 11] = [
+        ("shuntd", &daemon::check, false),
+        ("library", &library, true),
+        ("kernel", &kernel, true),
+        ("membarrier", &membarrier, false),
+        ("sealed memory", &seals, false),
+        ("pidfd_getfd", &pidfd_getfd, false),
+        ("limits", &|| limits::check(pid), true),
+        (
+            "namespace",
+            &|| namespace::check(pid.filter(|_| !is_deadly)),
+            true,
+        ),
+        ("policy", &|| policy::check(program), false),
+        ("rdma", &rdma::devices, true),
+        ("hosts", &rdma::hosts, false),
     ];
-    let mut checks: Vec<_> = checks
+    let safe = checks
         .into_iter()
-        .map(|(name, check)| Check::of(name, check()))
-        .collect();
-    let of_program = program::check(program).into_iter();
-    checks.extend(of_program.map(|found| Check::of("program", found)));
+        .filter(|(.., is_safe)| *is_safe || !is_deadly);
+    let mut checks = vec![Check::of("system calls", filter)];
+    checks.extend(safe.map(|(name, check, _)| Check::of(name, check())));
+    if !is_deadly {
+        let of_program = program::check(program).into_iter();
+        checks.extend(of_program.map(|found| Check::of("program", found)));
+    }
     let report = Report {
         ok: checks.iter().all(|check| check.ok),
         checks,
@@ -102,6 +116,19 @@ pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// A seccomp filter ends whoever makes this call, which libshunt needs.
+fn deadly(call: &str) -> Fault {
+    Fault::new(
+        format!(
+            "a filter of system calls (seccomp) ends whoever calls {call}, which Shunt needs: what is started from \
+             here runs without Shunt, on plain TCP"
+        ),
+        format!(
+            "let the filter (of a container or a service) allow {call}; doctor tries no such call until then"
+        ),
+    )
 }
 
 /// The library must load nothing that its host program does not have anyway.
@@ -143,15 +170,6 @@ fn kernel() -> Found {
         ));
     }
     Ok(format!("Linux {release}"))
-}
-
-/// Programs of two network namespaces meet only through root's daemon.
-fn namespace() -> Found {
-    let own = std::fs::read_link("/proc/self/ns/net").map(|name| name.display().to_string());
-    own.map_err(|error| {
-        let what = format!("/proc/self/ns/net: {error}");
-        Fault::new(what, "mount proc(5) at /proc")
-    })
 }
 
 fn membarrier() -> Found {
@@ -222,42 +240,4 @@ fn pidfd_getfd() -> Found {
 fn is_restricted() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
         .is_ok_and(|scope| scope.trim() != "0")
-}
-
-/// What the programs started from here inherit.
-fn limits() -> Found {
-    let limit = |resource| {
-        rustix::process::getrlimit(resource)
-            .current
-            .unwrap_or(u64::MAX)
-    };
-    let least = arena_bytes(1) as u64;
-    if limit(Resource::Fsize) < least {
-        let mib = least.div_ceil(1 << 20);
-        return Err(Fault::new(
-            format!(
-                "files may not be as long as shared memory ({mib} MiB or more, hardly any of it used)"
-            ),
-            "`ulimit -f unlimited` in the shell that starts the programs",
-        ));
-    }
-    if limit(Resource::As) / ADDRESSES < least {
-        let mib = (ADDRESSES * least).div_ceil(1 << 20);
-        return Err(Fault::new(
-            format!(
-                "a process may not have the addresses for shared memory beside its own ({mib} MiB or more)"
-            ),
-            "`ulimit -v unlimited` in the shell that starts the programs",
-        ));
-    }
-    let descriptors = limit(Resource::Nofile);
-    let reduced = if descriptors < 64 {
-        "; reduced: Shunt's own are among those of the program"
-    } else {
-        ""
-    };
-    Ok(match descriptors {
-        u64::MAX => "none that matters".into(),
-        some => format!("{some} descriptors{reduced}"),
-    })
 }

@@ -137,11 +137,20 @@ pub(crate) fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7fELF")
 }
 
+/// `EI_CLASS` and `EI_DATA`: 64 bits, little-endian.
+pub(crate) const CLASS: [u8; 2] = [2, 1];
+
+/// Where in the file the table of its program headers ends, if the bytes given tell.
+pub(crate) fn table_end(bytes: &[u8]) -> Option<u64> {
+    let table = u64::from_le_bytes(field(bytes, 32)?);
+    let half = |at| Some(u64::from(u16::from_le_bytes(field(bytes, at)?)));
+    table.checked_add(half(54)? * half(56)?)
+}
+
 /// Reads a file's headers; `None` if they are not those of a 64-bit
 /// little-endian ELF file, or damaged.
 pub(crate) fn parse(bytes: &[u8]) -> Option<Elf> {
-    // EI_CLASS and EI_DATA: 64 bits, little-endian.
-    if !is_elf(bytes) || bytes.get(4..6)? != [2, 1] {
+    if !is_elf(bytes) || bytes.get(4..6)? != CLASS {
         return None;
     }
     let machine = u16::from_le_bytes(field(bytes, 18)?);

@@ -2,9 +2,10 @@
 
 pub(crate) mod chain;
 mod environment;
-mod filter;
+pub(crate) mod filter;
 pub(crate) mod program;
 mod start;
+mod starter;
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;

@@ -127,8 +127,8 @@ fn ss_lists_and_doctor_is_content_once_there_is_one() {
     let columns = "LOCAL  PEER  SERVER  CLIENT  PATH  TO-CLIENT  TO-SERVER  REASON\n";
     assert_eq!(head, columns);
     let report: serde_json::Value = serde_json::from_str(doctor).unwrap();
-    assert_eq!(report["checks"][0]["name"], "shuntd");
-    assert_eq!(report["checks"][0]["ok"], true, "{report}");
+    assert_eq!(report["checks"][1]["name"], "shuntd");
+    assert_eq!(report["checks"][1]["ok"], true, "{report}");
 }
 
 #[test]

@@ -17,6 +17,8 @@ use shuntd::{Daemon, Given, Scope, Signals, Source};
 const CONFIG: &str = "/etc/shunt/shunt.toml";
 /// Another daemon has the address.
 const ALREADY: u8 = 2;
+/// A rule denies all of the program (or, without a name, the user) that is asked about.
+const DENIED: u8 = 3;
 
 /// Joins the two ends of local TCP connections of programs that run under Shunt.
 ///
@@ -42,6 +44,10 @@ struct Options {
     /// Say whether the configuration, or this file, is valid, and end
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "config")]
     check: Option<Option<PathBuf>>,
+    /// With --check: end with status 3 if a rule denies all connections of this program, or of the user if the names
+    /// are empty, and say which (for `shunt doctor`)
+    #[arg(long, value_names = ["UID", "PATH", "COMM"], num_args = 3, requires = "check", hide = true)]
+    program: Option<Vec<String>>,
     /// Call the shuntd of another host, as the configuration says, tell whether it answers with the same key, and end
     #[arg(long, value_name = "ADDRESS", conflicts_with = "check")]
     reach: Option<IpAddr>,
@@ -109,6 +115,17 @@ fn check(options: &Options, file: Option<&Path>) -> Result<ExitCode> {
         }
     } else {
         println!("{path} does not exist: the defaults hold");
+    }
+    if let Some([user, program, comm]) = options.program.as_deref() {
+        let user = user
+            .parse()
+            .context("--program begins with a user's number")?;
+        if let Some(line) = config.policy.denies_program(user, program, comm) {
+            let all = format!("all of user {user}");
+            let whom = if comm.is_empty() { &all } else { comm };
+            println!("the rule at line {line} denies {whom}");
+            return Ok(ExitCode::from(DENIED));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

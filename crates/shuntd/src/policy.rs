@@ -107,6 +107,20 @@ impl Policy {
         self.denies(end, None)
     }
 
+    /// The line of the rule that denies every end of such a program, if one does: what depends on more (an address,
+    /// a container) is not known, and does not count as a denial.
+    #[must_use]
+    pub fn denies_program(&self, user: u32, program: &str, comm: &str) -> Option<usize> {
+        for rule in &self.rules {
+            match rule.matches_program(user, program, comm) {
+                Some(true) => return (!rule.allows()).then(|| rule.line()),
+                None if rule.allows() => return None,
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// The rule by which an end is denied; `other`: the other one, if that is on this host.
     fn denies(&self, end: End<'_>, other: Option<End<'_>>) -> Option<Denial> {
         let rule = self.rules.iter().find(|rule| rule.matches(end, other))?;

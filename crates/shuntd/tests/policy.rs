@@ -209,6 +209,34 @@ fn check_says_whether_a_file_is_valid_and_where_it_is_not() {
 }
 
 #[test]
+fn check_names_the_rule_that_denies_a_program() {
+    let path = written("check_names", &deny("program = \"redis*\""));
+    let ask = |comm| {
+        shuntd(&[
+            "--check",
+            path.to_str().unwrap(),
+            "--program",
+            "7",
+            "/usr/bin/it",
+            comm,
+        ])
+    };
+    let (status, said, _) = ask("redis-server");
+    assert_eq!(status, Some(3));
+    assert!(
+        said.ends_with("the rule at line 1 denies redis-server\n"),
+        "{said}"
+    );
+    assert_eq!(ask("nginx").0, Some(0));
+    assert_eq!(ask("").0, Some(0));
+    std::fs::write(&path, deny("")).unwrap();
+    let (status, said, _) = ask("");
+    assert_eq!(status, Some(3));
+    assert!(said.ends_with("denies all of user 7\n"), "{said}");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn the_program_reads_a_users_configuration_again_at_a_sighup() {
     let home =
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{}", std::process::id()));

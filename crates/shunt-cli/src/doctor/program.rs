@@ -1,14 +1,16 @@
 //! Whether Shunt can do anything for one program, or for a process that runs.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use super::Found;
 use crate::library::{self, Fault};
 use crate::process::Process;
 use crate::run::chain;
-use crate::run::program::{Obstacle, obstacle};
+use crate::run::program::{Obstacle, becomes, obstacle};
 use crate::ss::table::printable;
 use crate::{elf, locate};
 
@@ -16,13 +18,40 @@ use crate::{elf, locate};
 pub(super) fn check(words: &[OsString]) -> Vec<Found> {
     match words {
         [] => Vec::new(),
-        [pid] if number(pid).is_some() => number(pid).map(process).unwrap_or_default(),
-        command => self::command(command),
+        command => pid(words).map_or_else(|| self::command(command), process),
     }
 }
 
-fn number(word: &OsStr) -> Option<u32> {
+/// The process that the command line names.
+pub(super) fn pid(words: &[OsString]) -> Option<u32> {
+    let [word] = words else { return None };
     word.to_str()?.parse().ok()
+}
+
+/// What rules may say of a program.
+pub(super) struct Whom {
+    pub(super) user: u32,
+    pub(super) path: PathBuf,
+    pub(super) comm: OsString,
+}
+
+/// Whom rules would be about, of what the command line names, if that can be told; without a name if it names nothing.
+pub(super) fn whom(words: &[OsString]) -> Option<Whom> {
+    let user = rustix::process::geteuid().as_raw();
+    if words.is_empty() {
+        let (path, comm) = Default::default();
+        return Some(Whom { user, path, comm });
+    }
+    if let Some(pid) = pid(words) {
+        let directory = PathBuf::from(format!("/proc/{pid}"));
+        return Some(Whom {
+            user: directory.metadata().ok()?.uid(),
+            path: directory.join("exe").read_link().ok()?,
+            comm: Process::look(pid)?.comm.into(),
+        });
+    }
+    let (path, comm) = becomes(&chain::outlook(words, Path::new("")).last?);
+    Some(Whom { user, path, comm })
 }
 
 /// A process that runs.
@@ -52,25 +81,18 @@ const NOTHING: &str = "nothing can be done without another build of the program"
 
 /// A program that is to be started.
 fn command(command: &[OsString]) -> Vec<Found> {
-    let name = command[0].display();
-    let Some(file) = locate::program(&command[0]).filter(|file| file.exists()) else {
-        let advice = "give its path, or have its directory in PATH";
-        return vec![Err(Fault::new(format!("{name} is not found"), advice))];
-    };
-    if !locate::is_executable(&file) {
-        let what = format!("{name} cannot be executed");
-        return vec![Err(Fault::new(
-            what,
-            "name a program, or let its file be executed",
-        ))];
+    // Without a library its own check has failed; what the programs are does not depend on it.
+    let outlook = chain::outlook(command, &library::find().unwrap_or_default());
+    if let Some(fault) = outlook.fault {
+        return vec![Err(fault)];
     }
+    let name = command[0].display();
+    let file = locate::program(&command[0]).unwrap_or_default();
     if std::env::var_os("SHUNT_UPGRADE").is_some_and(|mode| mode == "off") {
         let what = format!("SHUNT_UPGRADE=off is set, so {name} will use plain TCP");
         return vec![Err(Fault::new(what, "take that out of the environment"))];
     }
-    // Without a library its own check has failed; what the programs are does not depend on it.
-    let library = library::find().unwrap_or_default();
-    if let Some(warning) = chain::outlook(command, &library).warning {
+    if let Some(warning) = outlook.warning {
         let default = advice(obstacle(&file));
         let (what, advice) = warning.split_once("; ").unwrap_or((&warning, default));
         return vec![Err(Fault::new(what, advice.to_owned()))];
@@ -129,6 +151,83 @@ mod tests {
         }
         let [own, build] = [Obstacle::SetId, Obstacle::Static].map(|found| advice(Some(found)));
         assert!(own.contains("as the user whose rights") && build.contains("another build"));
+    }
+
+    #[test]
+    fn what_does_not_start_is_told_of_as_such_wherever_it_is() {
+        let directory = std::env::temp_dir().join(format!("shunt-start-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let file = directory.join(name);
+            std::fs::write(&file, bytes).unwrap();
+            rustix::fs::chmod(&file, 0o755.into()).unwrap();
+            file.display().to_string()
+        };
+        let script = write("script", b"#!/no/such/interpreter\n");
+        let env = write("env", b"#!/usr/bin/env no-such-language\n");
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        let elf = crate::elf::parse(&own).unwrap();
+        let cut = write("cut", &own[..elf.size as usize - 1]);
+        let loader = elf.interpreter.unwrap();
+        let mut header = own[..64].to_vec();
+        header[56..58].fill(0);
+        let fixed = write("static", &header);
+        let cases: [(&[&str], &str, &str); 12] = [
+            (&["/no/such/sudo", "sh"], "sudo is not found", "in PATH"),
+            (
+                &[&script],
+                "interpreter /no/such/interpreter is not found",
+                "install that",
+            ),
+            (
+                &[&env],
+                "interpreter no-such-language is not found",
+                "install that",
+            ),
+            (
+                &["nice", &script],
+                "/no/such/interpreter is not found",
+                "install that",
+            ),
+            (
+                &["nice", "-n", "5", "no-such"],
+                "no-such is not found",
+                "in PATH",
+            ),
+            (
+                &["env", "A=b", "/etc/passwd"],
+                "cannot be executed",
+                "let its file be executed",
+            ),
+            (&[&cut], "is damaged: its end is missing", "anew"),
+            (&[&loader, "sh"], "sh is not found", "give its path"),
+            (&[&loader, &cut], "is damaged", "anew"),
+            (
+                &["ip", "netns", "exec", "name", &fixed],
+                "is statically linked",
+                "another build",
+            ),
+            (
+                &["unshare", "-n", &fixed],
+                "is statically linked",
+                "another build",
+            ),
+            (
+                &["setarch", "-R", "no-such"],
+                "no-such is not found",
+                "in PATH",
+            ),
+        ];
+        for (words, what, todo) in cases {
+            let fault = one(words).expect_err(what);
+            assert!(
+                fault.what.contains(what) && fault.advice.contains(todo),
+                "{words:?}: {fault}"
+            );
+        }
+        let good = one(&[&loader, "/bin/sh"]).unwrap();
+        assert!(good.ends_with(" will load libshunt.so"), "{good}");
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

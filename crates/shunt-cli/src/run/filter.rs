@@ -62,7 +62,7 @@ const NEEDED: &[Call] = &[
 ];
 
 /// The call that ends who makes it, if there is one among those that libshunt needs.
-pub(super) fn deadly_call() -> Option<&'static str> {
+pub(crate) fn deadly_call() -> Option<&'static str> {
     if !is_filtered() {
         return None;
     }

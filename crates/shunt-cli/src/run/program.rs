@@ -1,6 +1,6 @@
 //! Whether a program will load libshunt, and call it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -46,20 +46,77 @@ impl fmt::Display for Obstacle {
 /// script, too.
 const SCRIPTS: usize = 5;
 
+/// What a look at a program's file tells.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// What is in its way, or in its interpreter's if it is a script.
+    pub(crate) obstacle: Option<Obstacle>,
+    /// The interpreter (or loader) that it needs and that is not there.
+    pub(crate) missing: Option<PathBuf>,
+    /// Its headers speak of more than the file has.
+    pub(crate) is_damaged: bool,
+}
+
 /// The obstacle in a program's file, or in its interpreter's if it is a script.
 pub(crate) fn obstacle(file: &Path) -> Option<Obstacle> {
-    let mut file = file.to_owned();
+    look(file).obstacle
+}
+
+/// Looks at a program's file, and at its interpreter's if it is a script.
+pub(crate) fn look(file: &Path) -> Look {
+    scripts(file.to_owned()).unwrap_or_default()
+}
+
+fn scripts(mut file: PathBuf) -> Option<Look> {
     for _ in 0..SCRIPTS {
         let mut head = Vec::new();
         let opened = File::open(&file).ok()?;
         (&opened).take(elf::HEAD).read_to_end(&mut head).ok()?;
-        match head.strip_prefix(b"#!") {
-            Some(line) => file = interpreter(line)?,
-            None => return in_program(&file, &opened, &head),
-        }
+        let Some(line) = head.strip_prefix(b"#!") else {
+            return in_program(&file, &opened, &head);
+        };
+        file = match interpreter(line)? {
+            found if found.exists() => found,
+            missing => {
+                return Some(Look {
+                    missing: Some(missing),
+                    ..Look::default()
+                });
+            }
+        };
     }
     None
 }
+
+/// The file that a process runs once it has executed this one, and the name that it goes by (`comm`).
+pub(crate) fn becomes(file: &Path) -> (PathBuf, OsString) {
+    let mut comm = file.file_name().unwrap_or_default().to_owned();
+    let mut runs = file.to_owned();
+    for _ in 0..SCRIPTS {
+        let mut head = Vec::new();
+        let read = File::open(&runs).and_then(|file| file.take(SHEBANG).read_to_end(&mut head));
+        let line = read.ok().and_then(|_| head.strip_prefix(b"#!"));
+        let Some((line, next)) = line.and_then(|line| Some((line, interpreter(line)?))) else {
+            break;
+        };
+        // `env` executes another program, which gives the process its name; an interpreter does not.
+        let is_named = line
+            .trim_ascii_start()
+            .starts_with(next.as_os_str().as_bytes());
+        if !is_named {
+            comm = next.file_name().unwrap_or_default().to_owned();
+        }
+        runs = next;
+    }
+    let comm = comm.as_bytes();
+    let comm = OsStr::from_bytes(&comm[..comm.len().min(COMM)]).to_owned();
+    (std::fs::canonicalize(&runs).unwrap_or(runs), comm)
+}
+
+/// The longest name of a process (`TASK_COMM_LEN`, with a NUL, is 16).
+const COMM: usize = 15;
+/// So much of a script's first line does the kernel read.
+const SHEBANG: u64 = 256;
 
 /// The program that runs a script; `line` begins behind its `#!`.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
@@ -68,28 +125,58 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
         .split(u8::is_ascii_whitespace)
         .filter(|word| !word.is_empty());
     let path = Path::new(OsStr::from_bytes(words.next()?));
-    if path.file_name() != Some(OsStr::new("env")) {
+    if path.file_name() != Some(OsStr::new("env")) || !path.exists() {
         return Some(path.to_owned());
     }
     let name = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?;
-    locate::program(OsStr::from_bytes(name))
+    let name = OsStr::from_bytes(name);
+    Some(locate::program(name).unwrap_or_else(|| name.into()))
 }
 
-fn in_program(file: &Path, opened: &File, head: &[u8]) -> Option<Obstacle> {
+fn in_program(file: &Path, opened: &File, head: &[u8]) -> Option<Look> {
     if !elf::is_elf(head) {
         return None;
     }
-    if let Some(obstacle) = gains_rights(file, opened) {
-        return Some(obstacle);
-    }
-    let Some(elf) = elf::parse(head).filter(|elf| elf.machine == elf::MACHINE) else {
-        return Some(Obstacle::Foreign);
+    let found = |obstacle| Look {
+        obstacle,
+        ..Look::default()
     };
-    match &elf.interpreter {
+    if let Some(obstacle) = gains_rights(file, opened) {
+        return Some(found(Some(obstacle)));
+    }
+    if head.get(4..6).is_some_and(|class| class != elf::CLASS) {
+        return Some(found(Some(Obstacle::Foreign)));
+    }
+    let elf = elf::parse(head);
+    let size = elf
+        .as_ref()
+        .map_or_else(|| elf::table_end(head), |elf| Some(elf.size));
+    if size.is_none_or(|size| opened.metadata().is_ok_and(|about| about.len() < size)) {
+        return Some(Look {
+            is_damaged: true,
+            ..Look::default()
+        });
+    }
+    // Of one whose table of headers is not in the head nothing is known.
+    let elf = elf?;
+    if elf.machine != elf::MACHINE {
+        return Some(found(Some(Obstacle::Foreign)));
+    }
+    let obstacle = match &elf.interpreter {
         None => Some(Obstacle::Static),
         Some(loader) if loader.contains("/ld-musl-") => Some(Obstacle::Musl),
         Some(_) => elf.is_go(opened).then_some(Obstacle::Go),
-    }
+    };
+    let loader = elf
+        .interpreter
+        .filter(|loader| !loader.is_empty())
+        .map(PathBuf::from);
+    let missing = loader.filter(|loader| !loader.exists());
+    Some(Look {
+        obstacle,
+        missing,
+        is_damaged: false,
+    })
 }
 
 /// Whether the kernel will tell the loader that the program has more rights than its
@@ -139,6 +226,28 @@ mod tests {
         let split = interpreter(b"/usr/bin/env -S A=b sh -e\n");
         assert_eq!(split, locate::program("sh".as_ref()));
         assert_eq!(interpreter(b"\n"), None);
+        let missing = interpreter(b"/usr/bin/env no-such-language\n");
+        assert_eq!(missing, Some("no-such-language".into()));
+    }
+
+    #[test]
+    fn a_process_goes_by_the_name_of_what_was_executed() {
+        let directory = std::env::temp_dir().join(format!("shunt-becomes-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let shell = std::fs::canonicalize("/bin/sh").unwrap();
+        let becomes = |name: &str, line: &str| {
+            let file = directory.join(name);
+            std::fs::write(&file, line).unwrap();
+            becomes(&file)
+        };
+        let long = becomes("a-very-long-name", "#!/bin/sh -e\n");
+        assert_eq!(long, (shell.clone(), "a-very-long-nam".into()));
+        assert_eq!(
+            becomes("x", "#!/usr/bin/env sh\n"),
+            (shell.clone(), "sh".into())
+        );
+        assert_eq!(super::becomes(Path::new("/bin/sh")), (shell, "sh".into()));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
@@ -173,6 +282,20 @@ mod tests {
             b"\xff Go buildinf:\x08\x02",
         );
         assert_eq!(obstacle(&write("go", &go, 0o755)), Some(Obstacle::Go));
+
+        let cut = write("cut", &glibc[..200], 0o755);
+        assert!(look(&cut).is_damaged && obstacle(&cut).is_none());
+        let cut = write("shorter", &glibc[..100], 0o755);
+        assert!(look(&cut).is_damaged && obstacle(&cut).is_none());
+        let mut far = glibc.clone();
+        far[64..].fill(0); // A table of headers that is far behind.
+        far[32..40].copy_from_slice(&(elf::HEAD).to_le_bytes());
+        far.resize(elf::HEAD as usize + 112, 0);
+        assert_eq!(look(&write("far", &far, 0o755)), Look::default());
+
+        let no_loader = program(Some(b"/no/ld.so.1\0"), b"");
+        let look = look(&write("no-loader", &no_loader, 0o755));
+        assert_eq!(look.missing, Some("/no/ld.so.1".into()));
 
         let mut foreign = none;
         foreign[4] = 1;

@@ -116,6 +116,24 @@ impl Rule {
         self.line
     }
 
+    /// Whether it decides on every end of such a program, or on none. `None`: on some, perhaps.
+    pub(super) fn matches_program(&self, user: u32, program: &str, comm: &str) -> Option<bool> {
+        let user = named(&self.user, |named| Some(*named == user));
+        let program = named(&self.program, |glob| {
+            Some(glob.matches(if glob.is_of_paths() { program } else { comm }))
+        });
+        if [user, program].contains(&Some(false)) {
+            return Some(false);
+        }
+        let is_all = self.group.is_none()
+            && self.container.is_none()
+            && self.address.is_none()
+            && self.port.is_none()
+            && self.namespace.is_none()
+            && self.across.is_none();
+        is_all.then_some(true)
+    }
+
     /// Whether it decides on an end; `other`: the other one, if that is on this host.
     pub(super) fn matches(&self, end: End<'_>, other: Option<End<'_>>) -> bool {
         let user = named(&self.user, |user| Some(*user == end.user));

@@ -61,6 +61,37 @@ fn matches(condition: &str, end: End<'_>) -> bool {
 }
 
 #[test]
+fn a_rule_denies_a_program_if_nothing_else_decides() {
+    let deny = |conditions: &str| format!("[[policy.rule]]\naction = \"deny\"\n{conditions}\n");
+    let allow = |conditions: &str| format!("[[policy.rule]]\naction = \"allow\"\n{conditions}\n");
+    let line = |text: &str| policy(text).denies_program(7, "/usr/bin/redis-server", "redis-server");
+    assert_eq!(line(""), None);
+    assert_eq!(line(&deny("")), Some(1));
+    assert_eq!(line(&deny("program = \"redis*\"")), Some(1));
+    assert_eq!(
+        line(&deny(
+            "program = [\"nginx\", \"/usr/*/redis-server\"]\nuser = 7"
+        )),
+        Some(1)
+    );
+    // It is about others, or about some of its connections.
+    for condition in [
+        "program = \"nginx\"",
+        "program = \"/opt/*\"",
+        "user = 8",
+        "port = 80",
+        "across = \"user\"",
+    ] {
+        assert_eq!(line(&deny(condition)), None, "{condition}");
+    }
+    // The first one decides, also where only some connections are its own.
+    assert_eq!(line(&(deny("port = 80") + &deny(""))), Some(4));
+    assert_eq!(line(&(allow("port = 80") + &deny(""))), None);
+    assert_eq!(line(&(allow("user = 7") + &deny(""))), None);
+    assert_eq!(line(&(allow("user = 8") + &deny(""))), Some(4));
+}
+
+#[test]
 fn an_empty_file_pairs_processes_of_one_user_only() {
     assert_eq!(reason("", [end(1, "a"), end(1, "b")]), None);
     let differ = [end(1, "a"), end(2, "b")];
