@@ -296,6 +296,9 @@ mod tests {
     /// The far end of a socket that a lane's thread closes until this goes, ten minutes at most.
     fn slow_to_close(lane: &Arc<Lane>) -> TcpStream {
         let (near, far) = connection();
+        // More than the far end's kernel takes, whenever it looks.
+        sockopt::set_socket_send_buffer_size(&near, 1 << 20).unwrap();
+        sockopt::set_socket_recv_buffer_size(&far, 1).unwrap();
         near.set_nonblocking(true).unwrap();
         while (&near).write(&[0; 1 << 16]).is_ok() {}
         sockopt::set_socket_linger(&near, Some(Duration::from_secs(600))).unwrap();
