@@ -136,10 +136,9 @@ pub(crate) fn consumed(fd: c_int) -> Option<u64> {
 
 /// [`consumed`], also when one or both directions have ended. `None` after a reset.
 pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
-    if sys::ready(fd, 0) & libc::POLLERR != 0 {
-        return None;
-    }
-    taken(fd).map(|(_, bytes)| bytes)
+    let (_, bytes) = taken(fd)?;
+    // In this order: of a connection that is reset meanwhile the count is one less, as if a FIN were in it.
+    (sys::ready(fd, 0) & libc::POLLERR == 0).then_some(bytes)
 }
 
 /// Payload bytes taken so far: at least the `counted` ones of which the caller knows, since others may have taken more.

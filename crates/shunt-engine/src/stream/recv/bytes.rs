@@ -23,7 +23,8 @@ pub(in crate::stream) fn recount(conn: &Conn) -> bool {
     let Some(taken) = conn.base().and_then(tcp::consumed_at_last) else {
         return way == Way::Ring;
     };
-    receiving.kernel_bytes.store(taken, Ordering::Relaxed);
+    // Nobody counts what he has not taken; and of a connection whose reset has been told the kernel's count is one less.
+    receiving.kernel_bytes.fetch_max(taken, Ordering::Relaxed);
     true
 }
 
@@ -81,5 +82,32 @@ mod tests {
         };
         assert_eq!((shortened(6), shortened(4)), (vec![4, 2], vec![4]));
         assert_eq!((shortened(0), shortened(100)), (vec![0], vec![4, 4, 4]));
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod recounted {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn what_was_taken_before_a_reset_counts_after_it() {
+        let ends = BothEnds::attached();
+        let [near, far] = ends.fds;
+        let conn = &ends.conns()[1];
+        let counted = || conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+        let mut bytes = [0u8; 3];
+        assert_eq!(sys::send(near, b"abc"), Ok(3));
+        assert_eq!(sys::recv(far, bytes.as_mut_ptr(), 3, 0), Ok(3));
+        assert!(recount(conn));
+        assert_eq!(counted(), 3);
+        sys::reset(near);
+        while sys::ready(far, libc::POLLHUP) & libc::POLLHUP == 0 {
+            std::thread::yield_now();
+        }
+        let told = sys::recv(far, bytes.as_mut_ptr(), 3, libc::MSG_DONTWAIT);
+        assert_eq!(told, Err(libc::ECONNRESET));
+        recount(conn);
+        assert_eq!(counted(), 3);
     }
 }
