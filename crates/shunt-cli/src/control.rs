@@ -23,8 +23,7 @@ use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
 use crate::{process, sys};
-use nobody::listening;
-pub(crate) use nobody::{neighbours, nobody};
+pub(crate) use nobody::{listening, neighbours, nobody};
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -165,7 +164,7 @@ impl Control {
     pub(crate) fn listened_at(host: bool) -> Option<String> {
         let user = rustix::process::geteuid().as_raw();
         let name = shunt_abi::control_name((!host).then_some(user));
-        listening().contains(&name).then_some(name)
+        listening(nobody::SELF).contains(&name).then_some(name)
     }
 
     /// Every daemon that serves this user.

@@ -40,6 +40,8 @@ fn elsewhere() -> String {
     }
 }
 
+pub(super) const SELF: &str = "/proc/self";
+
 /// No more users than these are looked for: anybody can take names.
 const MOST: usize = 16;
 
@@ -48,7 +50,7 @@ pub(crate) fn neighbours() -> Option<String> {
     let own = rustix::process::geteuid().as_raw();
     let prefix = control_name(Some(own));
     let prefix = prefix.trim_end_matches(|c: char| c.is_ascii_digit());
-    let names = listening();
+    let names = listening(SELF);
     let users = names.iter().filter_map(|name| name.strip_prefix(prefix));
     let mut users: Vec<u32> = users.filter_map(|user| user.parse().ok()).collect();
     users.retain(|user| *user != own);
@@ -78,10 +80,10 @@ fn serves(user: u32) -> bool {
     owner.is_some_and(|(_, owner)| owner == 0 || owner == user)
 }
 
-/// The abstract names at which somebody listens in this network namespace.
-pub(super) fn listening() -> Vec<String> {
+/// The abstract names at which somebody listens in the network namespace of this process, or of another one (its directory in `/proc`).
+pub(crate) fn listening(process: &str) -> Vec<String> {
     // Names may be no text.
-    let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let sockets = std::fs::read(format!("{process}/net/unix")).unwrap_or_default();
     let sockets = String::from_utf8_lossy(&sockets);
     let names = sockets.lines().filter_map(name);
     names.map(str::to_owned).collect()

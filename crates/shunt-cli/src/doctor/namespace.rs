@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use shunt_abi::PROTOCOL;
 
 use super::Found;
-use crate::control::Control;
+use crate::control::{self, Control};
 use crate::library::Fault;
 
 /// Programs of two network namespaces meet only through root's daemon.
@@ -48,10 +48,10 @@ fn is_served(pid: u32) -> bool {
     if let Some(path) = named(pid) {
         return seen(&path);
     }
-    // Names may be no text.
-    let sockets = fs::read(format!("/proc/{pid}/net/unix")).unwrap_or_default();
-    let sockets = String::from_utf8_lossy(&sockets);
-    sockets.lines().any(is_daemon) || seen(Path::new(&shunt_abi::host_socket()))
+    let address = format!("shunt/{PROTOCOL}/");
+    let is_daemon = |name: &String| name.starts_with(&address);
+    let names = control::listening(&format!("/proc/{pid}"));
+    names.iter().any(is_daemon) || seen(Path::new(&shunt_abi::host_socket()))
 }
 
 /// The file that `SHUNT_SOCKET` names to it.
@@ -61,37 +61,4 @@ fn named(pid: u32) -> Option<PathBuf> {
     let begin = format!("{}=", shunt_abi::SOCKET_VARIABLE);
     let value = variables.find_map(|variable| variable.strip_prefix(begin.as_bytes()))?;
     (!value.is_empty()).then(|| std::ffi::OsString::from_vec(value.to_vec()).into())
-}
-
-/// Whether a line of `/proc/PID/net/unix` is of a daemon of our version that listens.
-fn is_daemon(line: &str) -> bool {
-    const LISTENS: &str = "00010000";
-    let mut words = line.split_whitespace();
-    let address = format!("@shunt/{PROTOCOL}/");
-    words.nth(3) == Some(LISTENS)
-        && words
-            .next_back()
-            .is_some_and(|name| name.starts_with(&address))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_daemon_is_known_by_the_address_at_which_it_listens() {
-        let line = |flags: &str, name: &str| {
-            is_daemon(&format!(
-                "0000000000000000: 00000002 00000000 {flags} 0005 01 4711 {name}"
-            ))
-        };
-        let own = format!("@{}", shunt_abi::control_name(Some(7)));
-        assert!(line("00010000", &own));
-        assert!(line(
-            "00010000",
-            &format!("@{}", shunt_abi::control_name(None))
-        ));
-        assert!(!line("00000000", &own), "a connection");
-        assert!(!line("00010000", "@shunt/7/user/7") && !line("00010000", ""));
-    }
 }

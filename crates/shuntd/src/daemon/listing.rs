@@ -316,6 +316,7 @@ pub(super) struct Holder {
     paired: bool,
     /// Its other end is on another host.
     afar: bool,
+    /// How it went from shared memory to TCP the last time.
     pub(super) left: Option<Left>,
 }
 
