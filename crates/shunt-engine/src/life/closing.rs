@@ -99,15 +99,20 @@ fn ending(socket: &'static Socket, fd: c_int) {
         Stage::Claimed | Stage::Paired => epoll::unregister_before_close(socket, fd),
         _ => {}
     }
+    // Work beside this close may use the socket for some time yet, of which no set tells anything any more.
+    epoll::forget(socket);
 }
 
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 
-    use crate::both_ends::{loopback, one_at_a_time};
+    use libc::epoll_event;
+
+    use crate::both_ends::{BothEnds, loopback, one_at_a_time};
+    use crate::epoll::{Room, Set};
     use crate::socket::is_any_queued;
-    use crate::thread;
+    use crate::{Outcome, hold, thread};
 
     /// Whether a connection that is closed may still be in the queue. `answers`: its peer has sent something.
     fn is_left_in_queue(answers: bool) -> bool {
@@ -134,6 +139,38 @@ mod tests {
         sys::close(fd);
         sys::close(accepted);
         is_left
+    }
+
+    /// What a set tells of a shunted connection that the program has closed, while work of the library's own on it goes on.
+    #[test]
+    fn a_connection_that_is_closed_beside_work_on_it_is_in_no_set() {
+        let ends = BothEnds::attached();
+        let ([_, socket], [_, fd]) = (ends.sockets, ends.fds);
+        let set_fd = sys::epoll_create().unwrap();
+        Set::enter(set_fd);
+        let set = Set::of(set_fd).unwrap();
+        let told = || {
+            let mut events = [epoll_event { events: 0, u64: 0 }; 2];
+            // SAFETY: the array is there as long as the room is.
+            let mut room = unsafe { Room::new(events.as_mut_ptr(), events.len()) };
+            epoll::collect(set, &mut room, true, 0)
+        };
+        let event = epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 7,
+        };
+        let registered = epoll::register(set, libc::EPOLL_CTL_ADD, socket, fd, event);
+        assert_eq!(registered, Outcome::Done(0));
+        ends.send(b"x");
+        assert_eq!(told(), 1);
+        hold::beside_close(socket, || {
+            closing(fd, Entry::Socket(socket));
+            // The number names another file now, as after a `close` and an `open`.
+            sys::dup3(set_fd, fd, 0).unwrap();
+            assert_eq!(told(), 0);
+        });
+        closing(set_fd, Entry::Set(set));
+        sys::close(set_fd);
     }
 
     #[test]
