@@ -296,5 +296,5 @@ static void left_in_the_queue(struct end *e)
 
 DIFF_MAIN(CASE(polled, BARE | TWO), CASE(polled_nonblocking, BARE | TWO), CASE(selected, BARE | TWO),
           CASE(level, BARE | TWO), CASE(edge, BARE | TWO), CASE(exclusive, BARE | TWO),
-          CASE(one_shot, BARE | TWO), CASE(in_sets, BARE | TWO), CASE(connects_without_waiting, BARE | TWO),
+          CASE(one_shot, BARE | TWO), CASE(in_sets, BARE | TWO), CASE(connects_without_waiting, BARE | TWO | STEADY),
           CASE(left_in_the_queue, BARE | TWO))

@@ -314,8 +314,8 @@ static void forks_on(struct end *e)
 static const struct test all_tests[] = {
     CASE(forks_on, SPLIT | COLD), CASE(keeps, SPLIT), CASE(keeps_of_server, SPLIT), CASE(closes, SPLIT),
     CASE(closes_of_server, SPLIT), CASE(becomes_nobody, SPLIT), CASE(grandchild, SPLIT), CASE(is_confined, SPLIT),
-    CASE(is_confined_of_server, SPLIT), CASE(executes, SPLIT), CASE(executes_of_server, SPLIT), CASE(forges, SPLIT),
-    CASE(forges_of_server, SPLIT), CASE(scribbled, SPLIT),
+    CASE(is_confined_of_server, SPLIT), CASE(executes, SPLIT), CASE(executes_of_server, SPLIT), CASE(forges, SPLIT | BUSY),
+    CASE(forges_of_server, SPLIT | BUSY), CASE(scribbled, SPLIT | BUSY),
 };
 
 int main(int argc, char **argv)

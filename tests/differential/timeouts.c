@@ -898,5 +898,5 @@ DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limi
           CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),
           CASE(handler_sends, SPLIT | COLD), CASE(handler_jumps_out_of_send, SPLIT | COLD), CASE(storm, TWO | COLD),
           CASE(cancelled, TWO | COLD), CASE(cancelled_among_many, 0), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD), CASE(low_water_behind, TWO | COLD),
-          CASE(low_water_of_small, TWO), CASE(killed_by_sigpipe, 0),
+          CASE(low_water_of_small, TWO | BUSY), CASE(killed_by_sigpipe, 0),
           CASE(blocked_sigpipe, COLD), CASE(ignored_sigpipe, 0))
