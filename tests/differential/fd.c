@@ -303,21 +303,6 @@ static void only_connection_left(struct end *e)
     }
 }
 
-// A system call past libc.
-static long past_libc(long number, long a, long b)
-{
-#ifdef __x86_64__
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b) : "rcx", "r11", "memory");
-    return result;
-#else
-    register long n __asm__("x8") = number;
-    register long x __asm__("x0") = a, y __asm__("x1") = b;
-    __asm__ volatile("svc 0" : "+r"(x) : "r"(n), "r"(y) : "memory");
-    return x;
-#endif
-}
-
 enum { FIRST = 900, LAST = 1020 };
 
 // The peer answers when this side sleeps.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use libc::c_int;
 
+use crate::config;
 use crate::sys::{self, File};
 use crate::table::{self, Word};
 
@@ -58,9 +59,13 @@ impl Kept {
         fd >= 0 && table::look(fd) == Word::OURS
     }
 
-    /// The descriptor, if its number names it still.
+    /// The descriptor, if its number names it still. (Of a process that has confined itself the kernel is not asked: it may
+    /// forbid the question.)
     pub(crate) fn get(&self) -> Option<c_int> {
         let fd = self.number();
+        if config::is_confined() {
+            return self.is_kept().then_some(fd);
+        }
         let kept = File {
             device: self.device.load(Ordering::Relaxed),
             inode: self.inode.load(Ordering::Relaxed),
@@ -84,10 +89,10 @@ impl Kept {
         if self.number() != wanted {
             return;
         }
-        let moved = self
-            .get()
-            .and_then(|fd| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1).ok());
-        let Some(other) = moved.map(|other| other as c_int) else {
+        // Above it, since the program may go on upwards; or wherever there is a number.
+        let copy = |fd, from| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, from).ok();
+        let above = |fd: c_int| copy(fd, fd as usize + 1).or_else(|| copy(fd, 0));
+        let Some(other) = self.get().and_then(above).map(|other| other as c_int) else {
             self.take();
             return;
         };

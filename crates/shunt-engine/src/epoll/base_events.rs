@@ -11,8 +11,6 @@
 //! The kernel tells of what is there already whenever the events of a member change. To the program that is news
 //! only if it has changed the registration.
 
-use std::sync::atomic::Ordering;
-
 use libc::epoll_event;
 
 use super::inner::{hear_inner, hear_others};
@@ -172,7 +170,7 @@ pub(super) fn after_fork_child(state: &mut State) {
 }
 
 fn change(set: &Set, item: &mut Item, index: u32, events: u32) -> Result<(), Errno> {
-    let inner = set.inner.load(Ordering::Relaxed);
+    let inner = set.inner_fd();
     let mut event = member(item, index, events);
     sys::epoll_ctl(inner, libc::EPOLL_CTL_MOD, item.fd, &raw mut event)?;
     item.base = events;

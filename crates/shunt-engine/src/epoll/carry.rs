@@ -338,7 +338,7 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
         let at = if state.items[index as usize].outside {
             set.fd()
         } else {
-            set.inner.load(Ordering::Relaxed)
+            set.inner_fd()
         };
         outside::forget(set, state, index);
         let item = &mut state.items[index as usize];

@@ -132,14 +132,15 @@ pub(super) fn watch(set: &Set) -> bool {
     if set.channel.is_outdated() {
         set.channel.close();
     }
-    if set.is_watching.load(Ordering::Relaxed) && set.channel.is_open() {
+    let socket = set.channel.socket();
+    if set.is_watching.load(Ordering::Relaxed) && socket.is_some() {
         return true;
     }
     let mut event = epoll_event {
         events: libc::EPOLLIN as u32,
         u64: set.call_magic(),
     };
-    let fd = set.channel.socket().or_else(|| {
+    let fd = socket.or_else(|| {
         set.channel.close();
         set.channel.open().then(|| set.channel.fd())
     });

@@ -5,14 +5,16 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
+use super::base_events;
 use super::outside;
 use super::set::{SETS, Set};
 use super::sleepers;
 use super::state::State;
+use crate::config;
 use crate::reach;
 use crate::stream::Conn;
 use crate::sys::{self, Errno};
-use crate::table::{self, Word};
+use crate::thread;
 
 /// The data of the NIC's registration in the inner set.
 const NIC: u64 = KICK - 1;
@@ -20,15 +22,30 @@ const NIC: u64 = KICK - 1;
 const KICK: u64 = u64::MAX;
 
 impl Set {
-    /// Makes the inner set, with the lock held.
+    /// The inner set, which is made if there is none; not in the place of one that was lost ([`restore`]). With the lock held.
     pub(super) fn open_inner(&self) -> Result<c_int, Errno> {
-        let inner = self.inner.load(Ordering::Relaxed);
         if self.is_flat.load(Ordering::Relaxed) {
             return Err(libc::ELOOP);
         }
-        if inner >= 0 {
-            return Ok(inner);
+        if !self.is_divided.load(Ordering::Relaxed) {
+            self.make_inner()?;
         }
+        match self.inner_fd() {
+            -1 => Err(libc::EBADF),
+            inner => Ok(inner),
+        }
+    }
+
+    /// The number of the inner set; -1: there is none, or it was lost.
+    pub(super) fn inner_fd(&self) -> c_int {
+        match self.inner.is_kept() {
+            true => self.inner.number(),
+            false => -1,
+        }
+    }
+
+    /// Makes an inner set and its kick, with the lock held.
+    fn make_inner(&self) -> Result<(), Errno> {
         let inner = sys::move_high(sys::epoll_create()?);
         let kick = match sys::eventfd() {
             Ok(kick) => sys::move_high(kick),
@@ -52,13 +69,12 @@ impl Set {
             sys::close(kick);
             return Err(errno);
         }
-        for fd in [inner, kick] {
-            table::enter(fd, Word::OURS);
+        if !self.kick.keep(kick) || !self.inner.keep(inner) {
+            return Err(libc::EBADF);
         }
-        self.kick.store(kick, Ordering::Relaxed);
         // Either a thread that begins a plain wait sees it, or who opens it sees that thread.
-        self.inner.store(inner, Ordering::SeqCst);
-        Ok(inner)
+        self.is_divided.store(true, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Puts the NIC by which other hosts are reached into the inner set. With the lock held.
@@ -101,17 +117,69 @@ impl Set {
 
     /// Wakes a thread that sleeps in the kernel's set.
     pub(super) fn wake_any(&self) {
-        let kick = self.kick.load(Ordering::Relaxed);
-        if kick >= 0 {
+        if let Some(kick) = self.kick.get() {
             let one = 1u64;
             let _ = sys::write(kick, (&raw const one).cast(), 8);
         }
     }
+
+    /// Takes the kick.
+    pub(super) fn hear_kick(&self) {
+        let mut count = 0u64;
+        if let Some(kick) = self.kick.get() {
+            let _ = sys::read(kick, (&raw mut count).cast(), 8);
+        }
+    }
+}
+
+/// The program may have closed the inner set or its kick by system calls of its own, or have wanted the number while no other was
+/// free: makes another one, with all members, or does without. With the set's lock.
+pub(super) fn restore(set: &'static Set, state: &mut State) {
+    let is_there = || set.inner.get().is_some() && set.kick.is_kept();
+    let needs = set.is_divided.load(Ordering::Relaxed) && !set.is_flat.load(Ordering::Relaxed);
+    if needs && !is_there() && thread::owns_descriptors() {
+        replace(set, state);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn replace(set: &'static Set, state: &mut State) {
+    for former in [&set.inner, &set.kick] {
+        if let Some(fd) = former.take() {
+            sys::close(fd);
+        }
+    }
+    if config::is_confined() || set.make_inner().is_err() {
+        outside::take_all_out(set, state);
+        return;
+    }
+    let inner = set.inner.number();
+    for index in 0..state.items.len() as u32 {
+        let item = &state.items[index as usize];
+        if !item.live || !item.moved || item.outside {
+            continue;
+        }
+        if item.is_named() {
+            let mut event = base_events::member(item, index, item.base);
+            let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, item.fd, &raw mut event);
+        }
+        // Something may have come while nobody heard of it.
+        state.enqueue(index, true);
+    }
+    if state
+        .follows
+        .iter()
+        .any(|follow| follow.link.is_between_hosts())
+    {
+        set.watch_nic();
+    }
+    set.kick();
 }
 
 /// Takes our own reports out of the program's events and hears what they have to say. Returns how many events are the program's.
 pub(super) fn take_inner(set: &'static Set, told: &mut [epoll_event]) -> usize {
-    if set.inner.load(Ordering::Acquire) < 0 && !set.looks_in_turns() {
+    if !set.is_divided.load(Ordering::Acquire) && !set.looks_in_turns() {
         // The inner set has members, and so something to report, only after its number is known here.
         return told.len();
     }
@@ -181,7 +249,10 @@ pub(super) fn hear_inner(
         sleepers::call_again(set, state);
     }
     outside::look(set, state, false);
-    let inner = set.inner.load(Ordering::Acquire);
+    let inner = set.inner_fd();
+    if inner < 0 && !leave_kick && !must_leave_kick(set, state) {
+        set.hear_kick();
+    }
     let mut events = [epoll_event { events: 0, u64: 0 }; 64];
     loop {
         let n = sys::epoll_now(inner, events.as_mut_ptr(), events.len()).unwrap_or(0);
@@ -192,8 +263,7 @@ pub(super) fn hear_inner(
                     continue;
                 }
                 set.exposed.store(false, Ordering::Relaxed);
-                let mut count = 0u64;
-                let _ = sys::read(set.kick.load(Ordering::Relaxed), (&raw mut count).cast(), 8);
+                set.hear_kick();
                 continue;
             }
             if data == NIC {
@@ -238,7 +308,7 @@ pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
 
 /// The set of ours in the program's set `fd`.
 pub(crate) fn inner(fd: c_int) -> Option<c_int> {
-    let inner = Set::of(fd)?.inner.load(Ordering::Acquire);
+    let inner = Set::of(fd)?.inner_fd();
     (inner >= 0).then_some(inner)
 }
 

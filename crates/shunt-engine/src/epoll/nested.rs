@@ -94,12 +94,10 @@ fn take_out(set: &'static Set, child: &'static Set) {
 pub(crate) fn expose(set: &'static Set) {
     set.expose_nested();
     // Also where nothing is shunted any more: what was ready may have gone.
-    if set.inner.load(Ordering::Acquire) < 0 && !set.looks_in_turns() {
+    if !set.is_divided.load(Ordering::Acquire) && !set.looks_in_turns() {
         return;
     }
     polled::leave(set);
-    let kick = set.kick.load(Ordering::Relaxed);
-    let mut count = 1u64;
     if has_ready(set) {
         // An edge of the outer set for every piece of news, and for no look.
         let fresh = set
@@ -107,12 +105,12 @@ pub(crate) fn expose(set: &'static Set) {
             .unwrap_or(true);
         if !set.exposed.swap(true, Ordering::Relaxed) || fresh {
             set.with(|state| outside::ring(set, state));
-            let _ = sys::write(kick, (&raw const count).cast(), 8);
+            set.wake_any();
         }
     } else if set.plain_sleepers.load(Ordering::SeqCst) == 0 {
         // A thread in a plain wait knows of nothing else.
         set.exposed.store(false, Ordering::Relaxed);
-        let _ = sys::read(kick, (&raw mut count).cast(), 8);
+        set.hear_kick();
     }
 }
 

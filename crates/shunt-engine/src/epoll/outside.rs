@@ -71,12 +71,15 @@ pub(super) fn make_flat(set: &'static Set) -> bool {
 }
 
 /// With the set's lock.
-fn take_all_out(set: &'static Set, state: &mut State) -> bool {
-    let inner = set.inner.load(Ordering::Relaxed);
-    if inner < 0 || set.is_flat.swap(true, Ordering::Relaxed) {
+pub(super) fn take_all_out(set: &'static Set, state: &mut State) -> bool {
+    if !set.is_divided.load(Ordering::Relaxed) || set.is_flat.swap(true, Ordering::Relaxed) {
         return false;
     }
-    let is_in = |item: &&mut Item| item.live && item.moved && !item.outside && !item.inactive;
+    let inner = set.inner_fd();
+    // Where the inner set was lost, inactive registrations have no other place.
+    let is_in = |item: &&mut Item| {
+        item.live && item.moved && !item.outside && (inner < 0 || !item.inactive)
+    };
     for item in state.items.iter_mut().filter(is_in) {
         // In this order: the entry wakes threads asleep on the set, which look from time to time
         // from then on.
@@ -96,8 +99,9 @@ fn take_all_out(set: &'static Set, state: &mut State) -> bool {
         events: libc::EPOLLIN as u32,
         u64: set.magic(),
     };
-    let number = set.kick.load(Ordering::Relaxed);
-    let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, number, &raw mut kick);
+    if let Some(number) = set.kick.get() {
+        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, number, &raw mut kick);
+    }
     is_out
 }
 

@@ -256,11 +256,7 @@ fn delete(set: &'static Set, state: &mut State, socket: &mut Locked, fd: c_int) 
 fn remove(set: &'static Set, state: &mut State, socket: &mut Locked, index: u32) {
     let item = &state.items[index as usize];
     let (fd, is_outside) = (item.fd, item.outside);
-    let at = if is_outside {
-        set.fd()
-    } else {
-        set.inner.load(Ordering::Relaxed)
-    };
+    let at = if is_outside { set.fd() } else { set.inner_fd() };
     // The number may be another registration's by now.
     if item.is_named() {
         let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
+use super::inner;
 use super::state::State;
 use crate::hold::Held;
+use crate::kept::Kept;
 use crate::pool::{Links, Pool, Pooled};
 use crate::share::Flag;
 use crate::socket::Socket;
@@ -24,10 +26,12 @@ pub(crate) struct Set {
     fd: AtomicI32,
     /// How many forks led to the process that made it.
     forks: AtomicU32,
-    pub(super) inner: AtomicI32,
-    pub(super) kick: AtomicI32,
+    pub(super) inner: Kept,
+    pub(super) kick: Kept,
+    /// Whether it has an inner set, or has had one that was lost.
+    pub(super) is_divided: AtomicBool,
     /// A descriptor of the library's, for calls that are still under way after the program has closed its last one.
-    pub(super) kept: AtomicI32,
+    pub(super) kept: Kept,
     /// The channel by which peers call the set's sleepers ([`super::hearing`]), …
     pub(super) channel: Channel,
     /// … and whether the program's set has it in it.
@@ -105,9 +109,7 @@ impl Set {
         let o = Ordering::Relaxed;
         set.fd.store(fd, o);
         set.forks.store(thread::forks(), o);
-        set.inner.store(-1, o);
-        set.kick.store(-1, o);
-        set.kept.store(-1, o);
+        set.is_divided.store(false, o);
         set.is_watching.store(false, o);
         set.holds.store(1, o);
         set.tracked.store(0, o);
@@ -176,7 +178,7 @@ impl Set {
     #[inline]
     pub(crate) fn is_kernels(&self) -> bool {
         self.nested.load(Ordering::SeqCst) == 0
-            && self.inner.load(Ordering::SeqCst) < 0
+            && !self.is_divided.load(Ordering::SeqCst)
             && self.outside.load(Ordering::SeqCst) == 0
     }
 
@@ -184,7 +186,7 @@ impl Set {
     /// ([`super::expose`]): something of ours is in it, or a set, or has been.
     #[inline]
     pub(crate) fn must_be_exposed(&self) -> bool {
-        self.inner.load(Ordering::Acquire) >= 0
+        self.is_divided.load(Ordering::Acquire)
             || self.looks_in_turns()
             || self.nested.load(Ordering::Acquire) != 0
     }
@@ -274,28 +276,27 @@ impl Set {
         let Some(kept) = copied.or_else(|| wake::copy_to_spare(fd)) else {
             return -1;
         };
-        table::enter(kept, Word::OURS);
-        self.kept.store(kept, Ordering::Relaxed);
-        kept
+        self.kept.keep(kept);
+        self.kept.number()
     }
 
-    /// Moves the library's own descriptor of the set to another number, if the program wants its number `fd`.
-    pub(super) fn make_way(&self, fd: c_int) {
+    /// Moves the library's own descriptor of the set to another number, if the program wants its number `fd`. If there is
+    /// no other, the set does without.
+    pub(super) fn make_way(&'static self, fd: c_int) {
         // The kernel's registration of the channel does not depend on its number.
         self.channel.make_way(fd, false);
+        let is_inner = self.inner.number() == fd;
         for ours in [&self.inner, &self.kick, &self.kept] {
-            if ours.load(Ordering::Acquire) != fd {
-                continue;
-            }
-            if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
-                let other = other as c_int;
-                table::enter(other, Word::OURS);
-                ours.store(other, Ordering::Release);
-                if self.fd() == fd {
-                    self.fd.store(other, Ordering::Relaxed);
-                }
-                table::enter(fd, Word::NOTHING);
-            }
+            ours.make_way(fd);
         }
+        if self.fd() == fd {
+            self.fd.store(self.kept.number(), Ordering::Relaxed);
+        }
+        if is_inner && !self.inner.is_kept() {
+            // A relative's copy would keep the registration.
+            let none = std::ptr::null_mut();
+            let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, none);
+        }
+        self.with(|state| inner::restore(self, state));
     }
 }

@@ -9,6 +9,7 @@ use shunt_shm::atomic::full;
 use shunt_shm::wake::Door;
 
 use super::hearing;
+use super::inner;
 use super::polled;
 use super::set::Set;
 use super::state::State;
@@ -43,6 +44,7 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
         if !state.nested.is_empty() {
             inside = Some(Inside::of(state));
         }
+        inner::restore(set, state);
         stands = state.follows.is_empty() || hearing::tell_doors(set, state);
         for follow in &state.follows {
             share_crowd(follow.link);

@@ -9,7 +9,6 @@ use super::{base_events, hearing};
 use crate::hold::Held;
 use crate::link::Link;
 use crate::sys;
-use crate::table::{self, Word};
 
 impl Held for Set {
     fn count(&self) -> &AtomicU64 {
@@ -58,10 +57,8 @@ impl Set {
             }
         }
         self.channel.close();
-        for fd in [&self.inner, &self.kick, &self.kept] {
-            let fd = fd.swap(-1, Ordering::AcqRel);
-            if fd >= 0 {
-                table::enter(fd, Word::NOTHING);
+        for ours in [&self.inner, &self.kick, &self.kept] {
+            if let Some(fd) = ours.take() {
                 sys::close(fd);
             }
         }

@@ -248,7 +248,7 @@ fn what_a_relative_may_wait_for_stays_in_the_inner_set_when_a_member_is_added() 
     );
     assert_eq!(added, Outcome::Done(0));
     let mut told = [epoll_event { events: 0, u64: 0 }; 4];
-    let inner = set.inner.load(Ordering::Relaxed);
+    let inner = set.inner.number();
     let n = sys::epoll_now(inner, told.as_mut_ptr(), told.len()).unwrap();
     assert!(told[..n].iter().any(|event| { event.u64 } as u32 == item));
 }
@@ -341,7 +341,7 @@ fn what_was_told_before_wakes_waits_on_the_set_alone_and_what_has_just_come_wake
     // Whether another thread is woken when this one leaves unread what it is told of.
     let wakes = || {
         assert_eq!(watched.wait().len(), 1);
-        let (kick, mut count) = (set.kick.load(Ordering::Relaxed), 0u64);
+        let (kick, mut count) = (set.kick.number(), 0u64);
         sys::read(kick, (&raw mut count).cast(), 8).is_ok()
     };
     // A thread sleeps on a set around this one.
@@ -374,7 +374,7 @@ fn a_kick_is_left_for_who_sleeps_around_the_set_as_long_as_the_set_is_ready() {
     set.begin_wait();
     watched.ends.send(b"more");
     assert_eq!(watched.wait(), [(IN, 7)]);
-    let inner = set.inner.load(Ordering::Relaxed);
+    let inner = set.inner.number();
     set.with(|state| hear_inner(set, state, false, None));
     assert_eq!(sys::ready(inner, libc::POLLIN), 0);
     set.end_wait();
