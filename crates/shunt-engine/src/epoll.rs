@@ -28,6 +28,7 @@ mod nested;
 mod outside;
 mod polled;
 mod register;
+mod restore;
 mod room;
 mod room_asked;
 mod set;
@@ -46,12 +47,13 @@ pub(crate) use collect::{
     Gathered, LOOK_OFTEN, collect, collect_all, collect_before_sleep, has_news, has_some, is_due,
     take_events,
 };
-pub(crate) use inner::{inner, make_way, take_foreign};
+pub(crate) use inner::{inner, take_foreign};
 pub(crate) use limit::Limit;
 pub(crate) use listener::tell_listeners;
 pub(crate) use membership::{forget, has, unregister_before_close};
 pub(crate) use nested::{expose, nest};
 pub(crate) use register::{leave_sets, register, see_to_chores};
+pub(crate) use restore::make_way;
 pub(crate) use room::Room;
 pub(crate) use room_asked::look_for_room;
 pub(crate) use set::{SETS, Set};

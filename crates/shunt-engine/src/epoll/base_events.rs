@@ -11,8 +11,6 @@
 //! The kernel tells of what is there already whenever the events of a member change. To the program that is news
 //! only if it has changed the registration.
 
-use libc::epoll_event;
-
 use super::inner::{hear_inner, hear_others};
 use super::set::Set;
 use super::state::{Item, State};
@@ -171,23 +169,15 @@ pub(super) fn after_fork_child(state: &mut State) {
 
 fn change(set: &Set, item: &mut Item, index: u32, events: u32) -> Result<(), Errno> {
     let inner = set.inner_fd();
-    let mut event = member(item, index, events);
+    let mut event = item.as_member(index, events);
     sys::epoll_ctl(inner, libc::EPOLL_CTL_MOD, item.fd, &raw mut event)?;
     item.base = events;
     Ok(())
 }
 
-/// The `epoll_event` with which a member is registered in the inner set.
-pub(super) fn member(item: &Item, index: u32, events: u32) -> epoll_event {
-    epoll_event {
-        events,
-        u64: u64::from(item.generation) << 32 | u64::from(index),
-    }
-}
-
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use libc::c_int;
+    use libc::{c_int, epoll_event};
     use shunt_abi::Reason;
 
     use super::super::collect::collect;

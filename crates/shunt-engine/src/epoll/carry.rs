@@ -246,7 +246,7 @@ pub(super) fn move_in(
     };
     let item = &state.items[index as usize];
     let events = base_events::at_first(set, state, item);
-    let mut base = base_events::member(item, index, events);
+    let mut base = item.as_member(index, events);
     let fd = item.fd;
     let mut enter = |operation| sys::epoll_ctl(inner, operation, fd, &raw mut base);
     // A registration that could not be taken out while its number named another socket is still there.

@@ -5,16 +5,13 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
-use super::base_events;
 use super::outside;
 use super::set::{SETS, Set};
 use super::sleepers;
 use super::state::State;
-use crate::config;
 use crate::reach;
 use crate::stream::Conn;
 use crate::sys::{self, Errno};
-use crate::thread;
 
 /// The data of the NIC's registration in the inner set.
 const NIC: u64 = KICK - 1;
@@ -22,7 +19,7 @@ const NIC: u64 = KICK - 1;
 const KICK: u64 = u64::MAX;
 
 impl Set {
-    /// The inner set, which is made if there is none; not in the place of one that was lost ([`restore`]). With the lock held.
+    /// The inner set, which is made if there is none; not in the place of one that was lost ([`super::restore`]). With the lock held.
     pub(super) fn open_inner(&self) -> Result<c_int, Errno> {
         if self.is_flat.load(Ordering::Relaxed) {
             return Err(libc::ELOOP);
@@ -45,7 +42,7 @@ impl Set {
     }
 
     /// Makes an inner set and its kick, with the lock held.
-    fn make_inner(&self) -> Result<(), Errno> {
+    pub(super) fn make_inner(&self) -> Result<(), Errno> {
         let inner = sys::move_high(sys::epoll_create()?);
         let kick = match sys::eventfd() {
             Ok(kick) => sys::move_high(kick),
@@ -130,51 +127,6 @@ impl Set {
             let _ = sys::read(kick, (&raw mut count).cast(), 8);
         }
     }
-}
-
-/// The program may have closed the inner set or its kick by system calls of its own, or have wanted the number while no other was
-/// free: makes another one, with all members, or does without. With the set's lock.
-pub(super) fn restore(set: &'static Set, state: &mut State) {
-    let is_there = || set.inner.get().is_some() && set.kick.is_kept();
-    let needs = set.is_divided.load(Ordering::Relaxed) && !set.is_flat.load(Ordering::Relaxed);
-    if needs && !is_there() && thread::owns_descriptors() {
-        replace(set, state);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn replace(set: &'static Set, state: &mut State) {
-    for former in [&set.inner, &set.kick] {
-        if let Some(fd) = former.take() {
-            sys::close(fd);
-        }
-    }
-    if config::is_confined() || set.make_inner().is_err() {
-        outside::take_all_out(set, state);
-        return;
-    }
-    let inner = set.inner.number();
-    for index in 0..state.items.len() as u32 {
-        let item = &state.items[index as usize];
-        if !item.live || !item.moved || item.outside {
-            continue;
-        }
-        if item.is_named() {
-            let mut event = base_events::member(item, index, item.base);
-            let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, item.fd, &raw mut event);
-        }
-        // Something may have come while nobody heard of it.
-        state.enqueue(index, true);
-    }
-    if state
-        .follows
-        .iter()
-        .any(|follow| follow.link.is_between_hosts())
-    {
-        set.watch_nic();
-    }
-    set.kick();
 }
 
 /// Takes our own reports out of the program's events and hears what they have to say. Returns how many events are the program's.
@@ -310,11 +262,4 @@ pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
 pub(crate) fn inner(fd: c_int) -> Option<c_int> {
     let inner = Set::of(fd)?.inner_fd();
     (inner >= 0).then_some(inner)
-}
-
-/// Moves a descriptor of the library's to another number, if the program wants its number `fd`.
-pub(crate) fn make_way(fd: c_int) {
-    for set in SETS.each().filter(|s| s.live.load(Ordering::Acquire)) {
-        set.make_way(fd);
-    }
 }

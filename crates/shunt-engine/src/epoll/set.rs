@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use super::inner;
 use super::state::State;
 use crate::hold::Held;
 use crate::kept::Kept;
@@ -280,23 +279,10 @@ impl Set {
         self.kept.number()
     }
 
-    /// Moves the library's own descriptor of the set to another number, if the program wants its number `fd`. If there is
-    /// no other, the set does without.
-    pub(super) fn make_way(&'static self, fd: c_int) {
-        // The kernel's registration of the channel does not depend on its number.
-        self.channel.make_way(fd, false);
-        let is_inner = self.inner.number() == fd;
-        for ours in [&self.inner, &self.kick, &self.kept] {
-            ours.make_way(fd);
-        }
+    /// The descriptor that it [keeps](Self::keep) has moved from this number, or was lost.
+    pub(super) fn follow_kept(&self, fd: c_int) {
         if self.fd() == fd {
             self.fd.store(self.kept.number(), Ordering::Relaxed);
         }
-        if is_inner && !self.inner.is_kept() {
-            // A relative's copy would keep the registration.
-            let none = std::ptr::null_mut();
-            let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, none);
-        }
-        self.with(|state| inner::restore(self, state));
     }
 }

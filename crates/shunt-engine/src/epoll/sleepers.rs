@@ -9,8 +9,8 @@ use shunt_shm::atomic::full;
 use shunt_shm::wake::Door;
 
 use super::hearing;
-use super::inner;
 use super::polled;
+use super::restore::restore;
 use super::set::Set;
 use super::state::State;
 use super::within::Inside;
@@ -44,7 +44,7 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
         if !state.nested.is_empty() {
             inside = Some(Inside::of(state));
         }
-        inner::restore(set, state);
+        restore(set, state);
         stands = state.follows.is_empty() || hearing::tell_doors(set, state);
         for follow in &state.follows {
             share_crowd(follow.link);

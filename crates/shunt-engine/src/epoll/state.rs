@@ -77,6 +77,14 @@ impl Item {
     fn is_at(&self, fd: c_int) -> bool {
         self.socket.is_at(fd)
     }
+
+    /// The `epoll_event` with which it is registered in the inner set for these events, at its index.
+    pub(super) fn as_member(&self, index: u32, events: u32) -> epoll_event {
+        epoll_event {
+            events,
+            u64: u64::from(self.generation) << 32 | u64::from(index),
+        }
+    }
 }
 
 /// A link whose logs the set reads.
