@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use crate::config;
 use crate::sys::{self, File};
 use crate::table::{self, Word};
 
@@ -59,13 +58,10 @@ impl Kept {
         fd >= 0 && table::look(fd) == Word::OURS
     }
 
-    /// The descriptor, if its number names it still. (Of a process that has confined itself the kernel is not asked: it may
-    /// forbid the question.)
+    /// The descriptor, if its number names it still. (Epoll sets, eventfds and the like are all one file to the kernel's
+    /// answer: of these [`Self::is_kept`] tells more.)
     pub(crate) fn get(&self) -> Option<c_int> {
         let fd = self.number();
-        if config::is_confined() {
-            return self.is_kept().then_some(fd);
-        }
         let kept = File {
             device: self.device.load(Ordering::Relaxed),
             inode: self.inode.load(Ordering::Relaxed),
@@ -73,15 +69,26 @@ impl Kept {
         (fd >= 0 && sys::file(fd) == Some(kept)).then_some(fd)
     }
 
+    /// [`Self::get`] for a socket, of which the kernel's answer is like no other file's. Another descriptor of ours that had its
+    /// number, and was closed behind our back, may have been given up since: then the number is noted as ours again.
+    pub(crate) fn get_socket(&self) -> Option<c_int> {
+        let fd = self.get()?;
+        if table::look(fd) == Word::NOTHING {
+            table::enter(fd, Word::OURS);
+        }
+        Some(fd)
+    }
+
     /// Keeps it no more. Whoever gets it closes it.
     pub(crate) fn take(&self) -> Option<c_int> {
         let ours = self.get();
         let fd = self.after.swap(0, Ordering::AcqRel) - 1;
-        // A socket or a set that the program has at the number by now stays known.
-        if fd >= 0 && table::look(fd) == Word::OURS {
+        // A socket or a set that the program has at the number by now stays known, and is not ours, whatever file it is.
+        let is_ours = fd >= 0 && table::look(fd) == Word::OURS;
+        if is_ours {
             table::enter(fd, Word::NOTHING);
         }
-        ours
+        ours.filter(|_| is_ours)
     }
 
     /// If it has the number that the program wants, it moves: at each moment it has a number.

@@ -21,7 +21,7 @@ use super::state::{Follow, Item, State};
 use crate::link::{Link, Pair};
 use crate::socket::{Locked, Socket};
 use crate::stream::{self, Conn};
-use crate::{hold, sys, wake};
+use crate::{config, hold, sys, wake};
 
 /// A thread is about to sleep on the set, which has doors: says at these where it can be
 /// called. With the set's lock. `false`: it cannot be.
@@ -132,7 +132,11 @@ pub(super) fn watch(set: &Set) -> bool {
     if set.channel.is_outdated() {
         set.channel.close();
     }
-    let socket = set.channel.socket();
+    let socket = match config::is_confined() {
+        // The kernel may forbid the question.
+        true => set.channel.is_open().then(|| set.channel.fd()),
+        false => set.channel.socket(),
+    };
     if set.is_watching.load(Ordering::Relaxed) && socket.is_some() {
         return true;
     }

@@ -9,6 +9,7 @@ use super::outside;
 use super::set::{SETS, Set};
 use super::sleepers;
 use super::state::State;
+use crate::config;
 use crate::reach;
 use crate::stream::Conn;
 use crate::sys::{self, Errno};
@@ -41,6 +42,31 @@ impl Set {
         }
     }
 
+    /// The number of the kick, if it names that still. (Of a process that has confined itself the kernel is not asked: it may
+    /// forbid the question.)
+    fn kick_fd(&self) -> Option<c_int> {
+        let is_kept = self.kick.is_kept() && (config::is_confined() || self.kick.get().is_some());
+        is_kept.then(|| self.kick.number())
+    }
+
+    /// Puts the kick into the inner set, at the number that it has now. `EEXIST`: it is there.
+    pub(super) fn enter_kick(&self, inner: c_int, kick: c_int) -> Result<(), Errno> {
+        let mut event = epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: KICK,
+        };
+        sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, kick, &raw mut event).map(drop)
+    }
+
+    /// Puts the inner set into the program's, at the number that it has now.
+    pub(super) fn enter_inner(&self, inner: c_int) -> Result<(), Errno> {
+        let mut event = epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: self.magic(),
+        };
+        sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, inner, &raw mut event).map(drop)
+    }
+
     /// Makes an inner set and its kick, with the lock held.
     pub(super) fn make_inner(&self) -> Result<(), Errno> {
         let inner = sys::move_high(sys::epoll_create()?);
@@ -51,22 +77,22 @@ impl Set {
                 return Err(errno);
             }
         };
-        let mut event = epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: KICK,
-        };
-        let mut outer = epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: self.magic(),
-        };
-        let done = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, kick, &raw mut event)
-            .and_then(|_| sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, inner, &raw mut outer));
+        let done = self
+            .enter_kick(inner, kick)
+            .and_then(|()| self.enter_inner(inner));
         if let Err(errno) = done {
             sys::close(inner);
             sys::close(kick);
             return Err(errno);
         }
-        if !self.kick.keep(kick) || !self.inner.keep(inner) {
+        if !self.inner.keep(inner) {
+            sys::close(kick);
+            return Err(libc::EBADF);
+        }
+        if !self.kick.keep(kick) {
+            if let Some(inner) = self.inner.take() {
+                sys::close(inner);
+            }
             return Err(libc::EBADF);
         }
         // Either a thread that begins a plain wait sees it, or who opens it sees that thread.
@@ -114,7 +140,7 @@ impl Set {
 
     /// Wakes a thread that sleeps in the kernel's set.
     pub(super) fn wake_any(&self) {
-        if let Some(kick) = self.kick.get() {
+        if let Some(kick) = self.kick_fd() {
             let one = 1u64;
             let _ = sys::write(kick, (&raw const one).cast(), 8);
         }
@@ -123,7 +149,7 @@ impl Set {
     /// Takes the kick.
     pub(super) fn hear_kick(&self) {
         let mut count = 0u64;
-        if let Some(kick) = self.kick.get() {
+        if let Some(kick) = self.kick_fd() {
             let _ = sys::read(kick, (&raw mut count).cast(), 8);
         }
     }

@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
-use super::outside;
 use super::set::{SETS, Set};
-use super::state::State;
+use super::state::{Follow, State};
+use super::{outside, polled};
+use crate::kept::Kept;
 use crate::{config, sys, thread};
 
 /// Moves a descriptor of the library's to another number, if the program wants its number `fd`.
@@ -24,38 +25,104 @@ pub(crate) fn make_way(fd: c_int) {
 /// If there is no other number, the set does without.
 #[cold]
 fn move_away(set: &'static Set, fd: c_int) {
-    let is_inner = set.inner.number() == fd;
-    for ours in [&set.inner, &set.kick, &set.kept] {
-        ours.make_way(fd);
-    }
-    set.follow_kept(fd);
-    if is_inner && !set.inner.is_kept() {
-        // A relative's copy would keep the registration.
-        let none = std::ptr::null_mut();
-        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, none);
-    }
-    set.with(|state| restore(set, state));
+    polled::leave(set);
+    set.with_any(|state| {
+        let is_inner = set.inner.number() == fd;
+        let is_kick = set.kick.number() == fd;
+        for ours in [&set.inner, &set.kick, &set.kept] {
+            ours.make_way(fd);
+        }
+        set.follow_kept(fd);
+        // The kernel knows a member by its file and its number. While this process alone has the set, its number is renewed; or a
+        // relative's copy would keep the former registration.
+        if is_inner && set.is_own() {
+            let _ = match set.inner_fd() {
+                -1 => Ok(()),
+                inner => set.enter_inner(inner),
+            };
+            leave(set.fd(), fd);
+        }
+        if is_kick && set.is_own() {
+            let _ = match set.kick.is_kept() {
+                true => set.enter_kick(set.inner_fd(), set.kick.number()),
+                false => Ok(()),
+            };
+            leave(set.inner_fd(), fd);
+        }
+        restore(set, state);
+    });
 }
 
-/// The program may have closed the inner set or its kick by system calls of its own, or have wanted the number while no other was
-/// free: makes another one, with all members, or does without. With the set's lock.
+fn leave(set: c_int, member: c_int) {
+    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, member, std::ptr::null_mut());
+}
+
+/// Before a thread sleeps. The program may have closed the inner set or its kick by system calls of its own, or have wanted the
+/// number while no other was free: makes another one, with all members, or does without. With the set's lock.
 pub(super) fn restore(set: &'static Set, state: &mut State) {
-    let is_there = || set.inner.get().is_some() && set.kick.is_kept();
     let needs = set.is_divided.load(Ordering::Relaxed) && !set.is_flat.load(Ordering::Relaxed);
-    if needs && !is_there() && thread::owns_descriptors() {
+    if needs && !is_whole(set) && thread::owns_descriptors() {
         replace(set, state);
+    }
+}
+
+/// Whether the two numbers still name the inner set and its kick: then the one has the other in it.
+fn is_whole(set: &Set) -> bool {
+    if !set.inner.is_kept() || !set.kick.is_kept() {
+        return false;
+    }
+    let (inner, kick) = (set.inner.number(), set.kick.number());
+    // In a relative's place the kick may have moved, and what a confined process may ask is not known.
+    if config::is_confined() || !set.is_own() {
+        return true;
+    }
+    match set.enter_kick(inner, kick) {
+        Err(libc::EEXIST) => true,
+        Ok(()) => {
+            // These are a set and a file of the program's.
+            leave(inner, kick);
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Closes what is left of the two: what the kernel knows as a member at its number. (What else is there may be the program's.)
+fn give_up(set: &Set) {
+    let both = [&set.inner, &set.kick];
+    let [inner, kick] = both.map(Kept::get);
+    for kept in both {
+        kept.take();
+    }
+    let is_member = |entered: Result<(), i32>| entered == Err(libc::EEXIST);
+    let Some(inner) = inner else {
+        return;
+    };
+    if let Some(kick) = kick {
+        match is_member(set.enter_kick(inner, kick)) {
+            true => sys::close(kick),
+            false => leave(inner, kick),
+        }
+    }
+    // In the set that a relative has, too, its own registration stays.
+    let is_ours = !set.is_own() || is_member(set.enter_inner(inner));
+    if set.is_own() {
+        leave(set.fd(), inner);
+    }
+    if is_ours {
+        sys::close(inner);
     }
 }
 
 #[cold]
 #[inline(never)]
 fn replace(set: &'static Set, state: &mut State) {
-    for former in [&set.inner, &set.kick] {
-        if let Some(fd) = former.take() {
-            sys::close(fd);
-        }
+    // A process that has confined itself may not be allowed what this takes.
+    let may = !config::is_confined();
+    if may {
+        give_up(set);
     }
-    if config::is_confined() || set.make_inner().is_err() {
+    if !may || !set.is_own() || set.make_inner().is_err() {
         outside::take_all_out(set, state);
         return;
     }
@@ -65,18 +132,15 @@ fn replace(set: &'static Set, state: &mut State) {
         if !item.live || !item.moved || item.outside {
             continue;
         }
-        if item.is_named() {
+        if let Some(fd) = item.fd_now() {
             let mut event = item.as_member(index, item.base);
-            let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, item.fd, &raw mut event);
+            let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut event);
         }
         // Something may have come while nobody heard of it.
         state.enqueue(index, true);
     }
-    if state
-        .follows
-        .iter()
-        .any(|follow| follow.link.is_between_hosts())
-    {
+    let is_mirrored = |follow: &Follow| follow.link.is_between_hosts();
+    if state.follows.iter().any(is_mirrored) {
         set.watch_nic();
     }
     set.kick();

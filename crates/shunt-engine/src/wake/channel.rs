@@ -51,7 +51,7 @@ impl Channel {
 
     /// The number of the socket, if that still names it.
     pub(crate) fn socket(&self) -> Option<c_int> {
-        self.socket.get()
+        self.socket.get_socket()
     }
 
     /// Opens the channel, unless it is open. By one thread at a time. `false`: that cannot be done.
