@@ -84,11 +84,11 @@ impl Kept {
         let ours = self.get();
         let fd = self.after.swap(0, Ordering::AcqRel) - 1;
         // A socket or a set that the program has at the number by now stays known, and is not ours, whatever file it is.
-        let is_ours = fd >= 0 && table::look(fd) == Word::OURS;
-        if is_ours {
+        let word = table::look(fd);
+        if word == Word::OURS {
             table::enter(fd, Word::NOTHING);
         }
-        ours.filter(|_| is_ours)
+        ours.filter(|_| word == Word::OURS || word == Word::NOTHING)
     }
 
     /// If it has the number that the program wants, it moves: at each moment it has a number.

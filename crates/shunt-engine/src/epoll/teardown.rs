@@ -58,7 +58,9 @@ impl Set {
         }
         self.channel.close();
         for ours in [&self.inner, &self.kick, &self.kept] {
-            if let Some(fd) = ours.take() {
+            // To the kernel's answer any eventfd or epoll set is the same file, so only what is noted as ours is closed.
+            let is_ours = ours.is_kept();
+            if let Some(fd) = ours.take().filter(|_| is_ours) {
                 sys::close(fd);
             }
         }
