@@ -328,7 +328,7 @@ static void take_numbers(struct end *e, const int *few, int own)
         limit.rlim_cur = 1024, setrlimit(RLIMIT_NOFILE, &limit);
     for (int fd = 3; fd < 4096; fd++)
         if (fd != few[0] && fd != few[1] && fd != few[2] && fd != e->ctl)
-            past_libc(SYS_close, fd, 0);
+            past_libc(SYS_close, fd, 0, 0, NULL, 0);
     int taken = 0;
     for (int fd = FIRST; fd < LAST; fd++)
         taken += fcntl(own, F_DUPFD_CLOEXEC, fd) == fd;

@@ -178,27 +178,6 @@ static void options(struct end *e)
     say(e, "wrong: %d", wrong);
 }
 
-// A system call past libc.
-static long past_libc(long number, long a, long b, long c, const void *d, long f)
-{
-#ifdef __x86_64__
-    long result;
-    register const void *fourth __asm__("r10") = d;
-    register long fifth __asm__("r8") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "0"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth)
-                     : "rcx", "r11", "memory");
-    return result;
-#else
-    register long n __asm__("x8") = number;
-    register long x __asm__("x0") = a, y __asm__("x1") = b, z __asm__("x2") = c, v __asm__("x4") = f;
-    register const void *w __asm__("x3") = d;
-    __asm__ volatile("svc 0" : "+r"(x) : "r"(n), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
-    return x;
-#endif
-}
-
 // Another socket takes the number of a new one, and the library sees nothing of it.
 static void replace_unseen(struct end *e, int fd)
 {

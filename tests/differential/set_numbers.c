@@ -95,7 +95,7 @@ static void loses(struct end *e, int from, enum by by)
         if (n == fd || n == set || n == outer || n == file || n == e->ctl || n == e->out->fd)
             continue;
         if (from < 0)
-            past_libc(SYS_close, n, 0);
+            past_libc(SYS_close, n, 0, 0, NULL, 0);
         else if (fcntl(n, F_GETFD) >= 0)
             continue;
         is_taken[n] = from != CLOSES;
@@ -107,7 +107,7 @@ static void loses(struct end *e, int from, enum by by)
     MUST(close(set));
     MUST(close(outer));
     for (int n = 0; n < NUMBERS; n++)
-        gone += is_taken[n] && past_libc(SYS_fcntl, n, F_GETFD) < 0;
+        gone += is_taken[n] && past_libc(SYS_fcntl, n, F_GETFD, 0, NULL, 0) < 0;
     struct stat status;
     MUST(fstat(file, &status));
     say(e, "bad %d, gone %d, written %ld, read %ld", bad, gone, (long)status.st_size, (long)lseek(file, 0, SEEK_CUR));
