@@ -44,7 +44,7 @@ impl Set {
 
     /// The number of the kick, if it names that still. (Of a process that has confined itself the kernel is not asked: it may
     /// forbid the question.)
-    fn kick_fd(&self) -> Option<c_int> {
+    pub(super) fn kick_fd(&self) -> Option<c_int> {
         let is_kept = self.kick.is_kept() && (config::is_confined() || self.kick.get().is_some());
         is_kept.then(|| self.kick.number())
     }

@@ -99,7 +99,7 @@ pub(super) fn take_all_out(set: &'static Set, state: &mut State) -> bool {
         events: libc::EPOLLIN as u32,
         u64: set.magic(),
     };
-    if let Some(number) = set.kick.get() {
+    if let Some(number) = set.kick_fd() {
         let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, number, &raw mut kick);
     }
     is_out

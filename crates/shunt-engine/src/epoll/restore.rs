@@ -25,14 +25,18 @@ pub(crate) fn make_way(fd: c_int) {
 /// If there is no other number, the set does without.
 #[cold]
 fn move_away(set: &'static Set, fd: c_int) {
+    // Also of a set of which nothing else is known.
+    set.kept.make_way(fd);
+    set.follow_kept(fd);
+    let (is_inner, is_kick) = (set.inner.number() == fd, set.kick.number() == fd);
+    if !is_inner && !is_kick {
+        return;
+    }
     polled::leave(set);
     set.with_any(|state| {
-        let is_inner = set.inner.number() == fd;
-        let is_kick = set.kick.number() == fd;
-        for ours in [&set.inner, &set.kick, &set.kept] {
+        for ours in [&set.inner, &set.kick] {
             ours.make_way(fd);
         }
-        set.follow_kept(fd);
         // The kernel knows a member by its file and its number. While this process alone has the set, its number is renewed; or a
         // relative's copy would keep the former registration.
         if is_inner && set.is_own() {
@@ -144,4 +148,36 @@ fn replace(set: &'static Set, state: &mut State) {
         set.watch_nic();
     }
     set.kick();
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::one_at_a_time;
+    use crate::hold::Held;
+    use crate::table::{self, Word};
+
+    #[test]
+    fn the_copy_of_a_set_of_which_nothing_else_is_known_makes_way() {
+        let _alone = one_at_a_time();
+        thread::learn_pid();
+        let fd = sys::epoll_create().unwrap();
+        Set::enter(fd);
+        let set = Set::of(fd).unwrap();
+        // A call is under way as the program closes the set.
+        set.hold();
+        set.forget_fd(fd);
+        let wanted = set.kept.number();
+        assert!(wanted >= 0 && wanted != fd && set.fd() == wanted);
+        make_way(wanted);
+        let other = set.kept.number();
+        assert!(other >= 0 && other != wanted && set.fd() == other);
+        assert!(table::look(wanted) == Word::NOTHING && table::look(other) == Word::OURS);
+        table::enter(fd, Word::NOTHING);
+        for fd in [fd, wanted] {
+            sys::close(fd);
+            set.unhold();
+        }
+    }
 }
