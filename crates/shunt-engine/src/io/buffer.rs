@@ -21,6 +21,15 @@ pub(super) fn is_bad(base: *const c_void, length: usize) -> bool {
     length > 0 && (room > USER_END - 4096 || length > room)
 }
 
+/// [`is_bad`] of no more than `most` bytes, in fewer instructions; it is bad also if it is longer, or empty.
+#[inline(always)]
+pub(super) fn is_bad_or_long(base: *const c_void, length: usize, most: usize) -> bool {
+    const LEAST: usize = 4096;
+    debug_assert!(most < USER_END - LEAST);
+    length.wrapping_sub(1) >= most
+        || (base as usize).wrapping_sub(LEAST) > USER_END - LEAST - length
+}
+
 /// Whether these bytes reach beyond what the kernel leaves to programs: it says `EFAULT` before it looks at the socket, also of
 /// no bytes at all (`access_ok` in `import_ubuf`).
 pub(super) fn is_beyond(base: *const c_void, length: usize) -> bool {
@@ -157,6 +166,32 @@ mod tests {
         let bad = |base: usize, length| is_bad(std::ptr::without_provenance(base), length);
         assert!(bad(0, 1) && bad(4095, 1) && bad(USER_END, 1) && bad(USER_END - 1, 2));
         assert!(!bad(0, 0) && !bad(4096, 1) && !bad(USER_END - 1, 1));
+    }
+
+    #[test]
+    fn a_short_buffer_is_bad_where_a_program_can_have_none() {
+        const MOST: usize = 16;
+        let bad =
+            |base: usize, length| is_bad_or_long(std::ptr::without_provenance(base), length, MOST);
+        for base in [
+            0,
+            1,
+            4095,
+            4096,
+            8192,
+            USER_END - 17,
+            USER_END - 16,
+            USER_END - 15,
+            USER_END - 1,
+            USER_END,
+            usize::MAX,
+        ] {
+            for length in 1..=MOST {
+                let exactly = is_bad(std::ptr::without_provenance(base), length);
+                assert_eq!(bad(base, length), exactly, "{base:x} {length}");
+            }
+            assert!(bad(base, 0) && bad(base, MOST + 1) && bad(base, usize::MAX));
+        }
     }
 
     #[test]

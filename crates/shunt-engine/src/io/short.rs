@@ -3,7 +3,7 @@
 
 use libc::{c_int, c_void, iovec, size_t};
 
-use super::buffer::is_bad;
+use super::buffer::is_bad_or_long;
 use super::target::call_unless_shunted;
 use crate::Outcome;
 use crate::socket::{RECEIVER, SENDER, Socket, Stage};
@@ -21,7 +21,7 @@ pub unsafe fn send(
     flags: c_int,
     test: Test,
 ) -> Option<Outcome> {
-    let conn = match usual(fd, buffer, length, test) {
+    let conn = match usual(fd, buffer, length, small::SHORT, test) {
         Ok(conn) => conn,
         Err(outcome) => return outcome,
     };
@@ -51,7 +51,7 @@ pub unsafe fn recv(
     flags: c_int,
     test: Test,
 ) -> Option<Outcome> {
-    let conn = match usual(fd, buffer, length, test) {
+    let conn = match usual(fd, buffer.cast_const(), length, 1 << 30, test) {
         Ok(conn) => conn,
         Err(outcome) => return outcome,
     };
@@ -83,7 +83,7 @@ pub fn receive_unless_shunted(fd: c_int, call: impl FnOnce() -> isize) -> Option
     call_unless_shunted(fd, RECEIVER, call)
 }
 
-/// The shunted connection that `fd` names, if a program can have such a buffer; else what the call
+/// The shunted connection that `fd` names, if a program can have such a buffer and that is neither empty nor longer than `most` bytes; else what the call
 /// returns: [`Outcome::Kernel`] where `fd` is not shunted (the real call looks itself whether the thread is to end), `None`
 /// otherwise.
 #[inline(always)]
@@ -91,6 +91,7 @@ fn usual(
     fd: c_int,
     buffer: *const c_void,
     length: size_t,
+    most: size_t,
     test: Test,
 ) -> Result<Conn<'static>, Option<Outcome>> {
     let socket = Socket::of(fd).ok_or(Some(Outcome::Kernel))?;
@@ -101,7 +102,7 @@ fn usual(
         return Err(None);
     }
     let conn = Conn::new(socket, fd).ok_or(None)?;
-    if is_bad(buffer, length) {
+    if is_bad_or_long(buffer, length, most) {
         return Err(None);
     }
     Ok(conn)

@@ -23,7 +23,7 @@ use crate::thread::{Held, is_alone};
 
 /// A message of up to this many bytes is short: to copy it takes less than everything else in the
 /// call.
-const SHORT: usize = 2048;
+pub(crate) const SHORT: usize = 2048;
 
 /// Flags that make no difference here.
 const ANY_WAY: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -87,20 +87,31 @@ fn leave(
     length: usize,
     sent: Option<Result<(), BadBuffer>>,
 ) -> Option<Outcome> {
-    let mut heard = true;
-    if sent == Some(Ok(())) {
-        bump(&conn.socket.tx.ring_bytes, length as u64);
-        bump(&conn.socket.tx.user_calls, 1);
-        heard = conn.tell_data();
+    if sent != Some(Ok(())) {
+        token.give();
+        return sent.map(|_| Outcome::Fail(libc::EFAULT));
     }
+    let counts = &*conn.socket.tx;
+    bump(&counts.ring_bytes, length as u64);
+    bump(&counts.user_calls, 1);
+    match conn.peer_waits() {
+        0 => token.give(),
+        wait => tell(conn.socket, conn.pair, conn.fd, wait, token),
+    }
+    Some(Outcome::Done(length as isize))
+}
+
+/// Tells a peer that waits, as `wait` says, and gives the token back.
+// By values, which stay in registers as long as there is nobody to tell.
+#[cold]
+#[inline(never)]
+fn tell(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32, token: Held) {
+    let conn = Conn { socket, pair, fd };
+    let told = conn.tell_data_of(wait);
     token.give();
-    if !heard {
+    if !told {
         conn.reach();
     }
-    Some(match sent? {
-        Ok(()) => Outcome::Done(length as isize),
-        Err(BadBuffer) => Outcome::Fail(libc::EFAULT),
-    })
 }
 
 /// Receives what is there, or is just about to come. `None`: nothing has been done.
@@ -173,8 +184,9 @@ unsafe fn receive_now(conn: Conn, target: *mut u8, length: usize) -> Option<Outc
         None
     };
     if let Some(Ok(n)) = got {
-        bump(&socket.rx.ring_bytes, n as u64);
-        bump(&socket.rx.user_calls, 1);
+        let counts = &*socket.rx;
+        bump(&counts.ring_bytes, n as u64);
+        bump(&counts.user_calls, 1);
     }
     token.give();
     Some(match got? {
@@ -225,16 +237,21 @@ fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
     if comes { Looked::Come } else { Looked::InVain }
 }
 
-/// Looks for as long as a peer that is awake takes to answer. The look at the counter between two looks keeps them apart:
-/// each takes the message's cache line away from the core that is just about to write there.
+/// Looks for as long as a peer that is awake takes to answer. A pause keeps two looks apart: each takes the message's cache line
+/// away from the core that is just about to write there, or its share of the core from a peer that is a sibling on it.
 #[inline(always)]
 fn comes_soon(consumer: &Consumer) -> bool {
     /// Ticks, about 0.8 µs.
     const ANSWER: u64 = 2_000;
+    /// Looks between two at the clock.
+    const LOOKS: u32 = 8;
     let began = sys::ticks();
     loop {
-        if consumer.is_ready() {
-            return true;
+        for _ in 0..LOOKS {
+            if consumer.is_ready() {
+                return true;
+            }
+            std::hint::spin_loop();
         }
         if sys::ticks().wrapping_sub(began) > ANSWER {
             return false;

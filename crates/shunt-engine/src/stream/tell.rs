@@ -31,9 +31,24 @@ impl Conn<'_> {
     #[inline(always)]
     #[must_use]
     pub(super) fn tell_data(&self) -> bool {
-        light();
-        let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
+        let wait = self.peer_waits();
         wait == 0 || tell_data_slowly(self.socket, self.pair, self.fd, wait)
+    }
+
+    /// After a publication: the peer's wait word. 0: it waits for nothing.
+    #[inline(always)]
+    pub(super) fn peer_waits(&self) -> u32 {
+        light();
+        self.pair.peer.face.wait.load(Ordering::Relaxed)
+    }
+
+    /// [`Self::tell_data`] to a peer whose wait word is not 0.
+    #[must_use]
+    pub(super) fn tell_data_of(&self, wait: u32) -> bool {
+        if wait & slot::MIRRORED != 0 {
+            return publish(self);
+        }
+        self.tell(wait, News::Data)
     }
 
     /// After reading from the ring, without a token: wakes a peer that waits for
@@ -282,11 +297,7 @@ pub(super) fn call_once(called: &AtomicU32, epoch: u32, at: &Address) -> Call {
 
 #[cold]
 fn tell_data_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) -> bool {
-    let conn = Conn { socket, pair, fd };
-    if wait & slot::MIRRORED != 0 {
-        return publish(&conn);
-    }
-    conn.tell(wait, News::Data)
+    Conn { socket, pair, fd }.tell_data_of(wait)
 }
 
 #[cold]
