@@ -59,3 +59,21 @@ fn a_killed_peer_is_told_of_although_there_is_room_all_the_time() {
         assert!(sys::now() < until);
     }
 }
+
+#[test]
+fn the_kernel_need_not_be_asked_about_a_connection_that_is_read_next() {
+    let ends = BothEnds::attached();
+    ends.send(b"x");
+    let asked_for = |events| {
+        let mut one = [pollfd {
+            fd: ends.fds[1],
+            events,
+            revents: 0,
+        }];
+        let (found, is_due) = look_at(&mut one, &[], 1 << 40);
+        assert_eq!(found, 1);
+        is_due
+    };
+    assert!(!asked_for(libc::POLLIN) && !asked_for(libc::POLLIN | libc::POLLOUT));
+    assert!(asked_for(libc::POLLOUT) && asked_for(libc::POLLIN | libc::POLLRDHUP));
+}
