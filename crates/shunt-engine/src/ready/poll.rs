@@ -114,17 +114,19 @@ fn look_at(fds: &mut [pollfd], heard: &[pollfd], now: u64) -> (usize, bool) {
             one.revents = (stream::mask_at_a_glance(&conn, wanted, look) & wanted) as i16;
             found += usize::from(one.revents != 0);
             let polled_at = conn.socket.hints.polled_at.load(Ordering::Relaxed);
-            is_due |= !is_read_next(one) && now.wrapping_sub(polled_at) > SELDOM;
+            is_due |= !is_being_read(&conn, one) && now.wrapping_sub(polled_at) > SELDOM;
         }
     }
     let asked_at = ASKED_AT.load(Ordering::Relaxed);
     (found, is_due && now.wrapping_sub(asked_at) > PAUSE)
 }
 
-/// Whether the program reads from this connection next, and so learns of the peer's death without a look of this call: it is told of input, and
-/// has not asked whether the peer will send no more.
-fn is_read_next(one: &pollfd) -> bool {
-    one.revents & libc::POLLIN != 0 && one.events & libc::POLLRDHUP == 0
+/// Whether the program reads whenever it is told of input, and so learns of the peer's death without a look of this call: it is told of some, has read
+/// since it was the last time, and has not asked whether the peer will send no more.
+fn is_being_read(conn: &Conn, one: &pollfd) -> bool {
+    one.revents & libc::POLLIN != 0
+        && one.events & libc::POLLRDHUP == 0
+        && (conn.socket.hints).note_told(conn.socket.rx.ring_bytes.load(Ordering::Relaxed))
 }
 
 /// When a call has last asked the kernel although it had found something (ticks).

@@ -10,6 +10,8 @@ pub(crate) struct Hints {
     pub(crate) looked_at: AtomicU64,
     /// When a `poll` for this socket and others that were ready last asked the kernel about all of them (ticks).
     pub(crate) polled_at: AtomicU64,
+    /// `rx.ring_bytes` when a `poll` last told of input.
+    polled_read: AtomicU64,
     /// `rx.ring_bytes` when the ring was last found empty.
     pub(crate) read_at: AtomicU64,
     /// Bytes written to the ring when it was last asked whether the peer is behind.
@@ -106,11 +108,21 @@ impl Hints {
         now.saturating_sub(since.load(Ordering::Relaxed))
     }
 
+    /// A `poll` tells of input, and this process has read `read` bytes of the ring. Returns whether some of them since the last `poll` that did.
+    pub(crate) fn note_told(&self, read: u64) -> bool {
+        let has_read = self.polled_read.load(Ordering::Relaxed) != read;
+        if has_read {
+            self.polled_read.store(read, Ordering::Relaxed);
+        }
+        has_read
+    }
+
     /// For the next socket.
     pub(super) fn clear(&self) {
         let o = Ordering::Relaxed;
         self.looked_at.store(0, o);
         self.polled_at.store(0, o);
+        self.polled_read.store(0, o);
         self.read_at.store(0, o);
         self.looked_ahead.store(0, o);
         self.awake.store(0, o);

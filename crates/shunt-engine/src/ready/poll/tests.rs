@@ -1,6 +1,7 @@
 use super::*;
 use crate::both_ends::{BothEnds, one_at_a_time};
 use crate::thread;
+use shunt_shm::slot::Way;
 
 #[test]
 fn news_go_before_a_signal_that_came_with_them() {
@@ -27,11 +28,33 @@ fn news_go_before_a_signal_that_came_with_them() {
     sys::close(fd);
 }
 
-#[test]
-fn a_killed_peer_is_told_of_although_there_is_room_all_the_time() {
+/// Both directions are on their rings, so that no call has to ask the kernel anyway. Nothing is unread.
+fn on_rings() -> BothEnds {
     let ends = BothEnds::attached();
     ends.send(b"x");
     assert_eq!(ends.receive::<1>(), b"x");
+    let mut byte = 0u8;
+    let parts = [libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    }];
+    let [first, second] = ends.conns();
+    // SAFETY: the part covers the byte.
+    unsafe {
+        let sent = stream::send(&second, &parts, libc::MSG_DONTWAIT);
+        assert_eq!(sent, Outcome::Done(1));
+        let received = stream::receive(&first, &parts, libc::MSG_DONTWAIT);
+        assert_eq!(received, Outcome::Done(1));
+    }
+    for conn in [first, second] {
+        assert!(conn.way_in() == Way::Ring && conn.way_out() == Way::Ring);
+    }
+    ends
+}
+
+#[test]
+fn a_killed_peer_is_told_of_although_there_is_room_all_the_time() {
+    let ends = on_rings();
     let ask = || {
         let mut one = [pollfd {
             fd: ends.fds[0],
@@ -61,10 +84,10 @@ fn a_killed_peer_is_told_of_although_there_is_room_all_the_time() {
 }
 
 #[test]
-fn the_kernel_need_not_be_asked_about_a_connection_that_is_read_next() {
+fn the_kernel_need_not_be_asked_about_a_connection_that_is_read_between_polls() {
     let ends = BothEnds::attached();
-    ends.send(b"x");
-    let asked_for = |events| {
+    ends.send(b"xy");
+    let is_due = |events| {
         let mut one = [pollfd {
             fd: ends.fds[1],
             events,
@@ -74,6 +97,53 @@ fn the_kernel_need_not_be_asked_about_a_connection_that_is_read_next() {
         assert_eq!(found, 1);
         is_due
     };
-    assert!(!asked_for(libc::POLLIN) && !asked_for(libc::POLLIN | libc::POLLOUT));
-    assert!(asked_for(libc::POLLOUT) && asked_for(libc::POLLIN | libc::POLLRDHUP));
+    let both = libc::POLLIN | libc::POLLOUT;
+    assert!(
+        is_due(libc::POLLOUT) && is_due(both),
+        "nothing was read yet"
+    );
+    ends.receive::<1>();
+    assert!(is_due(libc::POLLIN | libc::POLLRDHUP));
+    assert!(!is_due(both), "read since");
+    assert!(is_due(both) && is_due(libc::POLLIN), "not read since");
+}
+
+#[test]
+fn a_killed_peer_is_told_of_although_input_stays_unread() {
+    let ends = on_rings();
+    ends.send(b"y");
+    let ask = || {
+        let mut one = [pollfd {
+            fd: ends.fds[1],
+            events: libc::POLLIN,
+            revents: 0,
+        }];
+        // SAFETY: no mask.
+        let outcome = unsafe {
+            poll(
+                &mut one,
+                Limit::new(Some(0)),
+                std::ptr::null(),
+                signals::now(),
+            )
+        };
+        assert_eq!(outcome, Outcome::Done(1));
+        one[0].revents
+    };
+    assert_eq!(ask(), libc::POLLIN);
+    // SAFETY: a C struct of integers, for which zero is a value: `AF_UNSPEC`, which resets a connection (connect(2)).
+    let nowhere: libc::sockaddr = unsafe { std::mem::zeroed() };
+    // SAFETY: such an address.
+    let reset = unsafe {
+        libc::connect(
+            ends.fds[0],
+            &raw const nowhere,
+            size_of_val(&nowhere) as u32,
+        )
+    };
+    assert_eq!(reset, 0);
+    let until = sys::now() + 10_000_000_000;
+    while ask() & libc::POLLERR == 0 {
+        assert!(sys::now() < until);
+    }
 }
