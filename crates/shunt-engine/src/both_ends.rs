@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libc::{c_int, iovec, sockaddr_storage};
 use shunt_abi::message::Role;
 use shunt_shm::arena::Arena;
-use shunt_shm::slot;
+use shunt_shm::slot::{self, Way};
 
 use crate::epoll::Known;
 use crate::link::{Link, Pair};
@@ -70,6 +70,25 @@ impl BothEnds {
         ends
     }
 
+    /// Attached, and both directions are on their rings: no call has to ask the kernel anyway. Nothing is unread.
+    pub(crate) fn on_rings() -> Self {
+        let ends = Self::attached();
+        ends.exchange(b"x");
+        for conn in ends.conns() {
+            assert!(conn.way_in() == Way::Ring && conn.way_out() == Way::Ring);
+        }
+        ends
+    }
+
+    /// Each end sends these bytes, which the other one receives.
+    pub(crate) fn exchange(&self, bytes: &[u8]) {
+        let [accepted, connecting] = &self.conns();
+        for (from, to) in [(accepted, connecting), (connecting, accepted)] {
+            assert_eq!(send(from, bytes), Outcome::Done(bytes.len() as isize));
+            assert_eq!(receive::<64>(to), bytes);
+        }
+    }
+
     /// Both connections.
     pub(crate) fn conns(&self) -> [Conn<'static>; 2] {
         self.fds.map(|fd| Conn::of(fd).unwrap())
@@ -77,12 +96,7 @@ impl BothEnds {
 
     /// The accepted end sends these bytes, as many as have room.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> Outcome {
-        let parts = [iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        }];
-        // SAFETY: the bytes are there.
-        unsafe { stream::send(&self.conns()[0], &parts, libc::MSG_DONTWAIT) }
+        send(&self.conns()[0], bytes)
     }
 
     /// The accepted end sends these bytes, all of which have room.
@@ -92,16 +106,29 @@ impl BothEnds {
 
     /// What the connecting end has to receive, up to `MOST` bytes.
     pub(crate) fn receive<const MOST: usize>(&self) -> Vec<u8> {
-        let mut bytes = [0u8; MOST];
-        let parts = [iovec {
-            iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: MOST,
-        }];
-        // SAFETY: the part covers the array `bytes`.
-        match unsafe { stream::receive(&self.conns()[1], &parts, libc::MSG_DONTWAIT) } {
-            Outcome::Done(n) => bytes[..n as usize].to_vec(),
-            other => panic!("{other:?}"),
-        }
+        receive::<MOST>(&self.conns()[1])
+    }
+}
+
+fn send(conn: &Conn, bytes: &[u8]) -> Outcome {
+    let parts = [iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }];
+    // SAFETY: the bytes are there.
+    unsafe { stream::send(conn, &parts, libc::MSG_DONTWAIT) }
+}
+
+fn receive<const MOST: usize>(conn: &Conn) -> Vec<u8> {
+    let mut bytes = [0u8; MOST];
+    let parts = [iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: MOST,
+    }];
+    // SAFETY: the part covers the array `bytes`.
+    match unsafe { stream::receive(conn, &parts, libc::MSG_DONTWAIT) } {
+        Outcome::Done(n) => bytes[..n as usize].to_vec(),
+        other => panic!("{other:?}"),
     }
 }
 

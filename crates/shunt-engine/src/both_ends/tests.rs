@@ -222,7 +222,7 @@ fn a_socket_is_readable_while_something_is_unread_and_writable_while_there_is_ro
 
 #[test]
 fn a_full_ring_is_not_writable_and_asks_to_be_told() {
-    let ends = BothEnds::attached();
+    let ends = BothEnds::on_rings();
     let [one, other] = &ends.conns();
     let block = vec![7u8; 256 << 10];
     let mut sent = 0;
@@ -311,7 +311,7 @@ fn an_error_is_told_once_and_only_if_it_is_the_connections() {
 
 #[test]
 fn a_pending_error_makes_a_socket_readable() {
-    let ends = BothEnds::attached();
+    let ends = BothEnds::on_rings();
     let [one, _] = &ends.conns();
     one.error().store(libc::ETIMEDOUT, Ordering::Relaxed);
     let error = libc::EPOLLERR as u32;
@@ -321,17 +321,18 @@ fn a_pending_error_makes_a_socket_readable() {
 
 #[test]
 fn nothing_is_as_usual_once_a_side_leaves_its_ring() {
-    let ends = BothEnds::attached();
+    let ends = BothEnds::on_rings();
     let [one, other] = &ends.conns();
-    send(one, b"x");
-    send(other, b"y");
-    for conn in [one, other] {
-        receive(conn, 0).unwrap();
-    }
     assert!(stream::is_as_usual(one) && stream::is_as_usual(other));
-    assert!(stream::may_be(one, OUT, None) == stream::may_be(one, IN, None));
+    assert!(!stream::may_be(one, IN | OUT, None));
+    send(other, b"y");
+    assert!(stream::may_be(one, IN, None) && !stream::may_be(one, OUT, None));
+    receive(one, 0).unwrap();
     stream::leave_ring(one, Reason::Stdio);
     assert!(stream::leaves_ring(one) && !stream::is_as_usual(one));
+    // Its own ways are as before.
+    assert!(other.way_in() == Way::Ring && other.way_out() == Way::Ring);
+    assert!(stream::leaves_ring(other) && !stream::is_as_usual(other));
 }
 
 #[test]

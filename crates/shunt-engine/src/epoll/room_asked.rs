@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_look_finds_who_waits_for_room_and_asks_no_peer_again() {
-        let ends = BothEnds::attached();
+        let ends = BothEnds::on_rings();
         let fd = sys::epoll_create().unwrap();
         Set::enter(fd);
         let set = Set::of(fd).unwrap();

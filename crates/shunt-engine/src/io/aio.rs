@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_a_request_names_is_the_kernels() {
-        let ends = BothEnds::attached();
+        let ends = BothEnds::on_rings();
         let request = |fd| Request {
             data: 0,
             key_and_flags: [0; 2],
@@ -122,11 +122,12 @@ mod tests {
         // SAFETY: as above.
         unsafe { before_submit(3, all.as_ptr()) };
         assert_eq!(ends.sockets[0].reason(), Reason::AsyncIo);
+        assert!(ends.conns()[0].is_off_rings());
     }
 
     #[test]
     fn each_request_of_a_list_is_seen_to() {
-        let ends = BothEnds::attached();
+        let ends = BothEnds::on_rings();
         // SAFETY: a C struct of integers and pointers, for which zero is a value.
         let mut request: aiocb = unsafe { std::mem::zeroed() };
         request.aio_fildes = ends.fds[1];
@@ -134,5 +135,6 @@ mod tests {
         // SAFETY: the requests are this test's.
         unsafe { before_requests(all.as_ptr(), 2) };
         assert_eq!(ends.sockets[1].reason(), Reason::AsyncIo);
+        assert!(ends.conns()[1].is_off_rings());
     }
 }

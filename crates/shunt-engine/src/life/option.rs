@@ -385,14 +385,14 @@ mod tests {
 
     #[test]
     fn a_socket_that_is_to_filter_is_the_kernels() {
-        let ends = BothEnds::attached();
+        let ends = BothEnds::on_rings();
         let fd = ends.fds[0];
         assert_eq!(
             set(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1),
             Outcome::Kernel
         );
         assert_eq!(ends.sockets[0].reason(), Reason::SocketOption);
-        assert!(Conn::of(fd).is_none_or(|conn| stream::is_plain(&conn) || !conn.is_on_ring()));
+        assert!(ends.conns()[0].is_off_rings());
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Scene {
         scene
     }
 
-    /// Bytes go both ways, as connections have them before they are closed.
+    /// The accepted end sends bytes, as connections have them before they are closed. The other direction stays on TCP.
     fn talk(&self, bytes: &[u8]) {
         self.ends.send(bytes);
         assert_eq!(self.ends.receive::<16>(), bytes);

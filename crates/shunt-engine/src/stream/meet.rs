@@ -142,7 +142,7 @@ fn move_as(wish: Wish) {
 mod tests {
     use super::*;
 
-    use crate::both_ends::BothEnds;
+    use crate::both_ends::{BothEnds, one_at_a_time};
 
     #[test]
     fn a_thread_that_knows_strangers_and_has_called_one_peer_alone_is_to_move_to_its_core() {
@@ -174,10 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_cannot_move_tries_once() {
+    fn a_thread_that_cannot_move_tries_once_and_the_next_one_is_later() {
+        let _alone = one_at_a_time();
+        let pause = || MOVES.pause.load(Ordering::Relaxed);
+        MOVES.pause.store(FIRST, Ordering::Relaxed);
         partner::wish(1_000_000, 1000);
         meet_or_part();
-        assert_eq!(partner::take_wish(), None);
+        assert_eq!((partner::take_wish(), pause()), (None, 2 * FIRST));
+        MOVES.pause.store(FIRST, Ordering::Relaxed);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 use super::*;
 use crate::both_ends::{BothEnds, one_at_a_time};
 use crate::thread;
-use shunt_shm::slot::Way;
 
 #[test]
 fn news_go_before_a_signal_that_came_with_them() {
@@ -28,33 +27,9 @@ fn news_go_before_a_signal_that_came_with_them() {
     sys::close(fd);
 }
 
-/// Both directions are on their rings, so that no call has to ask the kernel anyway. Nothing is unread.
-fn on_rings() -> BothEnds {
-    let ends = BothEnds::attached();
-    ends.send(b"x");
-    assert_eq!(ends.receive::<1>(), b"x");
-    let mut byte = 0u8;
-    let parts = [libc::iovec {
-        iov_base: (&raw mut byte).cast(),
-        iov_len: 1,
-    }];
-    let [first, second] = ends.conns();
-    // SAFETY: the part covers the byte.
-    unsafe {
-        let sent = stream::send(&second, &parts, libc::MSG_DONTWAIT);
-        assert_eq!(sent, Outcome::Done(1));
-        let received = stream::receive(&first, &parts, libc::MSG_DONTWAIT);
-        assert_eq!(received, Outcome::Done(1));
-    }
-    for conn in [first, second] {
-        assert!(conn.way_in() == Way::Ring && conn.way_out() == Way::Ring);
-    }
-    ends
-}
-
 #[test]
 fn a_killed_peer_is_told_of_although_there_is_room_all_the_time() {
-    let ends = on_rings();
+    let ends = BothEnds::on_rings();
     let ask = || {
         let mut one = [pollfd {
             fd: ends.fds[0],
@@ -110,7 +85,7 @@ fn the_kernel_need_not_be_asked_about_a_connection_that_is_read_between_polls() 
 
 #[test]
 fn a_killed_peer_is_told_of_although_input_stays_unread() {
-    let ends = on_rings();
+    let ends = BothEnds::on_rings();
     ends.send(b"y");
     let ask = || {
         let mut one = [pollfd {

@@ -5,6 +5,7 @@ use super::*;
 #[test]
 fn the_end_of_one_that_is_kept_is_told_in_memory() {
     let scene = Scene::new();
+    scene.ends.exchange(b"both ways");
     assert!(scene.close(ACCEPTED));
     let conn = scene.conn(CONNECTED);
     assert!(conn.is_put_aside_by_peer() && crate::stream::awaits_base(&conn));

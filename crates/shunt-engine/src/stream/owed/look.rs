@@ -277,9 +277,7 @@ mod tests {
     fn who_is_told_that_there_is_room_waits_for_the_next_recall() {
         const OUT: u32 = libc::EPOLLOUT as u32;
         for look in [false, true] {
-            let ends = BothEnds::attached();
-            ends.send(b"read");
-            ends.receive::<4>();
+            let ends = BothEnds::on_rings();
             let [peer, conn] = &ends.conns();
             let token = &conn.pair.own.receiving.token;
             let hints = &peer.socket.hints;
