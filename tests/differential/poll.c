@@ -384,13 +384,18 @@ static void masks(struct end *e)
 static void high_number(struct end *e)
 {
     AT(S) {
-        int high = fcntl(FD, F_DUPFD_CLOEXEC, 1500);
-        if (high >= 0) {
-            struct pollfd p = {high, POLLIN | POLLOUT, 0};
-            T(poll(&p, 1, 0));
-            say(e, "%s", events(p.revents));
-            close(high);
-        }
+        struct rlimit before, enough;
+        MUST(getrlimit(RLIMIT_NOFILE, &before));
+        enough = before;
+        if (enough.rlim_cur < 2048)
+            enough.rlim_cur = enough.rlim_max < 2048 ? enough.rlim_max : 2048;
+        MUST(setrlimit(RLIMIT_NOFILE, &enough));
+        int high = MUST(fcntl(FD, F_DUPFD_CLOEXEC, 1500));
+        struct pollfd p = {high, POLLIN | POLLOUT, 0};
+        T(poll(&p, 1, 0));
+        say(e, "%s", events(p.revents));
+        close(high);
+        MUST(setrlimit(RLIMIT_NOFILE, &before));
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Capabilities {
     pub(crate) namespaces: bool,
     /// Programs in the kernel that see connections being established.
     pub(crate) ebpf: bool,
+    /// Processes that confine themselves to their own abstract addresses (Landlock's scopes, Linux 6.12).
+    pub(crate) landlock: bool,
     /// Processes that trace others, as gdb and strace do.
     pub(crate) ptrace: bool,
     /// How many descriptors a process may open.
@@ -41,6 +43,12 @@ refused = ctypes.CDLL(None).syscall(number, 0, attributes, len(attributes)) < 0
 raise SystemExit(refused or ' - cgroup2 ' not in open('/proc/self/mountinfo').read())
 ";
 
+/// Asks for the version of Landlock: scopes came with the sixth.
+const LANDLOCK: &str = "
+import ctypes
+raise SystemExit(ctypes.CDLL(None).syscall(444, None, 0, 1) < 6)
+";
+
 impl Capabilities {
     /// Tries everything once.
     pub(crate) fn probe() -> Self {
@@ -60,6 +68,7 @@ impl Capabilities {
                 "true",
             ]),
             ebpf: succeeds(&["python3", "-c", EBPF]),
+            landlock: succeeds(&["python3", "-c", LANDLOCK]),
             ptrace: succeeds(&["strace", "-e", "trace=none", "true"]),
             descriptors: getrlimit(Resource::Nofile).current,
         };

@@ -116,6 +116,11 @@ fn skips(report: &mut Report, here: &Capabilities) {
             "userfaultfd is refused",
         ),
         (
+            here.landlock,
+            "differential / uncalled: may_not_send, may_send_no_more, await_room",
+            "Landlock has no scopes here, or is refused; these cases ran unconfined",
+        ),
+        (
             here.ptrace,
             "differential / peers_are_stopped",
             "ptrace is refused",
