@@ -1,6 +1,6 @@
 // A process of one thread sleeps in poll or select on a connection that is not upgraded yet: while a child of its own uses that,
 // by fork or on its parent's memory; and a child that borrows its parent's memory sleeps so itself.
-// path: free
+// path: shunted
 #include "diff.h"
 
 enum { TURNS = 400 };

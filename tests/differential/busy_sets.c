@@ -1,5 +1,5 @@
 // Sets that parent and child both wait on, and requests that others carry out, while other programs want the cores.
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include <aio.h>

@@ -1,7 +1,7 @@
 // A connection goes back to plain TCP in the middle of its life: streams of the
 // C library on it, and programs without libshunt that inherit it.
 // needs: lending
-// path: free
+// path: shunted
 // timeout: 90
 #include "diff.h"
 #include "plain.h"

@@ -1,7 +1,7 @@
 // A connection goes back to plain TCP while processes share it by fork, and
 // while its peer is stopped, or dies.
 // needs: lending
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include "plain.h"

@@ -1,7 +1,7 @@
 // A connection goes back to plain TCP where payload from before the ring lies in front
 // of doorbells, and in other moments that are seldom.
 // needs: lending
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include "plain.h"

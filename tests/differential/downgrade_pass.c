@@ -1,7 +1,7 @@
 // A connection in the middle of its life is passed to other processes, with and
 // without libshunt, over a Unix socket.
 // needs: lending
-// path: free
+// path: shunted
 // timeout: 60
 // variant: mmsg -DBY_MMSG
 #include "diff.h"

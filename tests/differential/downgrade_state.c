@@ -1,7 +1,7 @@
 // A connection goes back to plain TCP while it ends, while it is watched, and
 // while threads sleep in it.
 // needs: lending
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include "plain.h"

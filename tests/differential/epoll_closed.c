@@ -1,6 +1,6 @@
 // Epoll sets that are closed under threads that wait on them, and a process that has no
 // descriptor left for sets.
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include "pass.h"

@@ -1,5 +1,5 @@
 // Connections that other programs inherit, and that other processes are given.
-// path: free
+// path: shunted
 #include "diff.h"
 #include "pass.h"
 

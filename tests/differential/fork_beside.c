@@ -1,6 +1,6 @@
 // A thread forks while others connect, accept and talk: a fork may come at any moment of a
 // connection's life.
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 

@@ -1,6 +1,6 @@
 // What a process that has had a child sends last, and how it ends then: what its peer is told of that, and what
 // a program gets that the peer runs.
-// path: free
+// path: shunted
 // needs: lending
 // timeout: 60
 #include "diff.h"

@@ -1,6 +1,6 @@
 // An epoll set that parent and child have since a fork: what the one is told of, the other one is, too, as long as it
 // is there (level-triggered).
-// path: free
+// path: shunted
 #include "diff.h"
 
 static int set_with(struct end *e, int fd)

@@ -1,5 +1,5 @@
 // A forked child sleeps only where the program says so: its parent may look for that in /proc.
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 

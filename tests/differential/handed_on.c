@@ -1,7 +1,7 @@
 // A connection changes hands, to programs without libshunt and with it, while its peer is stopped, after that was killed, or
 // while that hands it on, too; also between network namespaces (--apart), where shuntd sends again what lies unread.
 // needs: lending
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include "plain.h"

@@ -1,5 +1,5 @@
 // Very many short connections: connect, ask, answer, close.
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 

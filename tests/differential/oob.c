@@ -1,5 +1,5 @@
 // Urgent data, which only the kernel's TCP can carry.
-// path: free URGENT
+// path: shunted
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
 

@@ -1,6 +1,6 @@
 // Processes in other PID namespaces, as every container has one of its own: their numbers say nothing here, where there is no
 // process of that number, or another one.
-// path: free
+// path: shunted
 // timeout: 120
 #include "diff.h"
 #include "plain.h"

@@ -1,5 +1,5 @@
 // Processes that may do little: limits of resources, and filters of system calls.
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include <linux/filter.h>

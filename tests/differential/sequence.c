@@ -1,6 +1,6 @@
 // Short sequences of calls at ends, changes of way and forks that random ones have shown.
 // needs: lending
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include "plain.h"

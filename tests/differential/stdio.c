@@ -1,5 +1,5 @@
 // Streams of the C library on connections; they call the kernel by themselves.
-// path: free STDIO
+// path: shunted
 // variant: fortify -O2 -D_FORTIFY_SOURCE=2
 #include "diff.h"
 

@@ -1,5 +1,5 @@
 // Relatives that share a connection since a fork, one of which is stopped, perhaps in the middle of a call.
-// path: free
+// path: shunted
 // timeout: 60
 #include "diff.h"
 #include <sys/mount.h>

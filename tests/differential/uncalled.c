@@ -1,6 +1,6 @@
 // Sleepers that no call reaches: they are in another network namespace, their peer may not send
 // to them, they have no descriptor for it, or a relative has slept in their place.
-// path: free
+// path: shunted
 // timeout: 30
 #include "diff.h"
 #include <sys/prctl.h>
