@@ -160,6 +160,8 @@ static void failed_exec(struct end *e)
 {
     char *argv[] = {"x", NULL};
     AT(S) {
+        // The program that is not run would get the connection.
+        MUST(fcntl(FD, F_SETFD, 0));
         T(execv("/nonexistent/program", argv));
         T(execve("/dev/null", argv, environ));
         T(send(FD, "abc", 3, 0));
@@ -181,6 +183,7 @@ static void failed_exec_midway(struct end *e)
             produce(e, FD, 2000, 21 + i);
         }
         AT(S) {
+            MUST(fcntl(FD, F_SETFD, 0));
             produce(e, FD, 2000, 11 + i);
             expect(e, FD, 1000, 1 + i);
             pid_t pid = -1;

@@ -62,8 +62,10 @@ static void meets_dead(struct end *e, int deed, pid_t stuck, int receives)
     accept_stuck(e, stuck, receives, fds, tids);
     go(e);
     await_go(e); // It is dead.
+    // A program that is run gets all connections, which must be on TCP for it.
+    for (int i = 0; i < WAYS && deed >= SYSTEM; i++)
+        MUST(fcntl(fds[i], F_SETFD, 0));
     long long start = now_ms();
-    // A program that is run gets all connections back to TCP.
     for (int i = 0; i < (deed >= SYSTEM ? 1 : WAYS); i++)
         act(e, deed, fds[i]);
     say(e, "%s: %s", deeds[deed], now_ms() - start < LATE ? "soon" : "late");

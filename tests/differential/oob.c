@@ -240,12 +240,23 @@ static void urgent_with_control(struct end *e) { urgent_by(e, 0); }
 static void urgent_full(struct end *e)
 {
     size_t total = 0;
+    int goes = 0; // That depends on how fast the bytes before it leave.
     AT(C) {
         total = stuff(e, FD, 4);
-        send(FD, "!", 1, MSG_OOB | MSG_DONTWAIT); // goes or does not
+        goes = send(FD, "!", 1, MSG_OOB | MSG_DONTWAIT) == 1;
     }
     share(e, C, &total, sizeof total);
-    AT(S) drain(e, FD, total, 4);
+    share(e, C, &goes, sizeof goes);
+    AT(S) {
+        char byte = 0;
+        drain(e, FD, total, 4);
+        if (goes) {
+            await_events(e, FD, POLLPRI);
+            if (recv(FD, &byte, 1, MSG_OOB) != 1 || byte != '!')
+                say(e, "urgent byte lost");
+        }
+        T(recv(FD, &byte, 1, MSG_DONTWAIT));
+    }
 }
 
 DIFF_MAIN(CASE(nothing_urgent, ALL | COLD), CASE(urgent_aside, ALL | COLD), CASE(urgent_inline, ALL | COLD),

@@ -44,8 +44,10 @@ static void meets_stuck(struct end *e, int deed, pid_t stuck, int receives)
     kill(stuck, SIGSTOP);
     for (int i = 0; i < WAYS; i++)
         await_stop(e, stuck, tids[i]);
+    // A program that is run gets all connections, which must be on TCP for it.
+    for (int i = 0; i < WAYS && deed >= SYSTEM; i++)
+        MUST(fcntl(fds[i], F_SETFD, 0));
     long long start = now_ms();
-    // A program that is run gets all connections back to TCP.
     for (int i = 0; i < (deed >= SYSTEM ? 1 : WAYS); i++)
         act(e, deed, fds[i]);
     say(e, "%s: %s", deeds[deed], now_ms() - start < LATE ? "soon" : "late");
