@@ -48,6 +48,15 @@ impl<W, F: Default + Send + 'static> Scan<W, F> {
         self.waiting.push(wanted);
     }
 
+    /// One more waits; if it is the first one, the look begins after `delay`.
+    pub(crate) fn add_after(&mut self, delay: Duration, wanted: W) {
+        if self.waiting.is_empty() {
+            let then = Instant::now() + delay;
+            self.rests_until = Some(self.rests_until.map_or(then, |until| until.max(then)));
+        }
+        self.add(wanted);
+    }
+
     /// Those who wait for a look that has not begun.
     pub(crate) fn waiting(&mut self) -> impl Iterator<Item = &mut W> {
         self.waiting.iter_mut()
@@ -116,5 +125,26 @@ impl<W, F: Default + Send + 'static> Scan<W, F> {
         };
         self.rests_until = Some(Instant::now() + (busy * REST).max(BREAK));
         Some((wanted, found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_may_wait_begins_later_and_whoever_comes_meanwhile_waits_no_longer() {
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut scan = Scan::<u32, ()>::new(&Arc::new(bell));
+        let hour = Duration::from_secs(3600);
+        assert_eq!(scan.left(), None);
+        scan.add(1);
+        scan.add_after(hour, 2);
+        assert_eq!(scan.take(), [1, 2]);
+        scan.add_after(hour, 3);
+        let left = scan.left().unwrap();
+        assert!(left > hour / 2 && scan.take().is_empty());
+        scan.add_after(2 * hour, 4);
+        assert!(scan.left().unwrap() <= left);
     }
 }

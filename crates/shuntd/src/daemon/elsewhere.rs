@@ -17,7 +17,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::{Kind, Message};
 
 use super::{Daemon, Scope};
-use crate::end::EndId;
+use crate::end::{EndId, State};
 use crate::inspect::{self, Look};
 use crate::namespaces::{self, Ends, Place, Places, Wanted};
 use crate::scan::Scan;
@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a find counts: within this time hardly any addresses and ports become another
 /// connection's.
 const FRESH: Duration = Duration::from_secs(10);
+/// A process may ask about a connection whose other end is just being claimed: after this time most of these are paired, and no look is needed.
+const SETTLED: Duration = Duration::from_millis(5);
 /// Questions of one user's processes that may wait for a look.
 const QUESTIONS: usize = 4096;
 
@@ -193,7 +195,8 @@ impl Daemon {
         let asked = self.elsewhere.asked.entry(question.user).or_default();
         if *asked < QUESTIONS {
             *asked += 1;
-            self.elsewhere.scan.add(Asker::Process(question));
+            let asker = Asker::Process(question);
+            self.elsewhere.scan.add_after(SETTLED, asker);
         } else {
             self.answer_where(id, message.fd, message.status, None);
         }
@@ -225,10 +228,15 @@ impl Daemon {
     /// Begins a look if somebody waits and it is time; sends lists that have waited too long.
     pub(super) fn look_elsewhere(&mut self) {
         let mut askers = self.elsewhere.scan.take();
+        if !askers.is_empty() {
+            self.elsewhere.asked.clear();
+        }
         askers.retain(|asker| self.elsewhere.waits(asker));
+        let (met, askers): (Vec<_>, Vec<_>) =
+            askers.into_iter().partition(|asker| self.has_met(asker));
+        self.tell_askers(met);
         if !askers.is_empty() {
             let wanted = self.wanted(&askers);
-            self.elsewhere.asked.clear();
             let look = move || namespaces::look(wanted);
             if let Err(askers) = self.elsewhere.scan.begin(askers, look) {
                 self.tell_askers(askers);
@@ -241,6 +249,15 @@ impl Daemon {
         for client in late {
             self.finish_list(client);
         }
+    }
+
+    /// Whether a process has asked about a connection whose other end has been found since.
+    fn has_met(&self, asker: &Asker) -> bool {
+        let Asker::Process(question) = asker else {
+            return false;
+        };
+        let end = self.ends.get(question.id);
+        end.is_some_and(|end| matches!(end.state, State::Parked(_) | State::Paired(_) | State::Met))
     }
 
     fn wanted(&self, askers: &[Asker]) -> Wanted {
