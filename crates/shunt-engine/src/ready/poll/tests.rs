@@ -27,27 +27,24 @@ fn news_go_before_a_signal_that_came_with_them() {
     sys::close(fd);
 }
 
+/// What a call that does not wait tells of a descriptor, of which it tells something.
+fn told(fd: c_int, events: i16) -> i16 {
+    let mut one = [pollfd {
+        fd,
+        events,
+        revents: 0,
+    }];
+    let limit = Limit::new(Some(0));
+    // SAFETY: no mask.
+    let outcome = unsafe { poll(&mut one, limit, std::ptr::null(), signals::now()) };
+    assert_eq!(outcome, Outcome::Done(1));
+    one[0].revents
+}
+
 #[test]
 fn a_killed_peer_is_told_of_although_there_is_room_all_the_time() {
     let ends = BothEnds::on_rings();
-    let ask = || {
-        let mut one = [pollfd {
-            fd: ends.fds[0],
-            events: libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP,
-            revents: 0,
-        }];
-        // SAFETY: no mask.
-        let outcome = unsafe {
-            poll(
-                &mut one,
-                Limit::new(Some(0)),
-                std::ptr::null(),
-                signals::now(),
-            )
-        };
-        assert_eq!(outcome, Outcome::Done(1));
-        one[0].revents
-    };
+    let ask = || told(ends.fds[0], libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP);
     assert_eq!(ask(), libc::POLLOUT);
     // So the kernel ends the connections of a process that is killed.
     sys::shutdown(ends.fds[1], libc::SHUT_RDWR).unwrap();
@@ -87,24 +84,7 @@ fn the_kernel_need_not_be_asked_about_a_connection_that_is_read_between_polls() 
 fn a_killed_peer_is_told_of_although_input_stays_unread() {
     let ends = BothEnds::on_rings();
     ends.send(b"y");
-    let ask = || {
-        let mut one = [pollfd {
-            fd: ends.fds[1],
-            events: libc::POLLIN,
-            revents: 0,
-        }];
-        // SAFETY: no mask.
-        let outcome = unsafe {
-            poll(
-                &mut one,
-                Limit::new(Some(0)),
-                std::ptr::null(),
-                signals::now(),
-            )
-        };
-        assert_eq!(outcome, Outcome::Done(1));
-        one[0].revents
-    };
+    let ask = || told(ends.fds[1], libc::POLLIN);
     assert_eq!(ask(), libc::POLLIN);
     // SAFETY: a C struct of integers, for which zero is a value: `AF_UNSPEC`, which resets a connection (connect(2)).
     let nowhere: libc::sockaddr = unsafe { std::mem::zeroed() };
