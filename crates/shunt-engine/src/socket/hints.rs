@@ -12,6 +12,8 @@ pub(crate) struct Hints {
     pub(crate) polled_at: AtomicU64,
     /// `rx.ring_bytes` when a `poll` last told of input.
     polled_read: AtomicU64,
+    /// Bytes that TCP has brought in all, taken or not, when the kernel was last asked for them ([`crate::stream`]'s `brought`).
+    pub(crate) brought: AtomicU64,
     /// `rx.ring_bytes` when the ring was last found empty.
     pub(crate) read_at: AtomicU64,
     /// Bytes written to the ring when it was last asked whether the peer is behind.
@@ -123,6 +125,7 @@ impl Hints {
         self.looked_at.store(0, o);
         self.polled_at.store(0, o);
         self.polled_read.store(0, o);
+        self.brought.store(0, o);
         self.read_at.store(0, o);
         self.looked_ahead.store(0, o);
         self.awake.store(0, o);

@@ -4,6 +4,8 @@
 //! connection to a program that has no rings. But by TCP the reader takes each of a million small messages by a system call of its own. A
 //! reader that empties the ring just now is done sooner than that, so it is waited for, as long as it keeps [pace](Pace).
 
+use std::sync::atomic::Ordering;
+
 use shunt_shm::slot;
 
 use crate::socket::Tries;
@@ -14,8 +16,11 @@ use crate::sys;
 const FEW: u64 = 16 << 10;
 /// How long this thread may look at a reader that reads nothing (ticks of the time stamp counter, about 0.1 ms).
 const GRACE: u64 = 260_000;
-/// … and for each mebibyte that is read meanwhile (about 4 ms). What it gives to others by yields does not count.
-const EACH: u64 = 10_400_000;
+/// … for each mebibyte that is read meanwhile (about 4 ms), …
+const MEBIBYTE: u64 = 10_400_000;
+/// … and for each message of these: about as long as the reader would take for it by TCP (0.4 µs). What this thread gives to others by
+/// yields does not count.
+const MESSAGE: u64 = 1_000;
 /// No yield is begun after this time (about 8 ms). (The last one may take longer, as others have their turns.)
 const LONGEST: u64 = 21_000_000;
 /// A reader on another core reads something within this time (about 10 µs). If it does not this thread makes way.
@@ -28,13 +33,23 @@ static TRIES: Tries = Tries::new();
 struct Pace {
     /// Bytes that were unread when the wait began.
     unread: u64,
+    /// Bytes in one message of this side's, on average.
+    message: u64,
 }
 
 impl Pace {
+    fn begin(conn: &Conn, unread: u64) -> Self {
+        let sent = &conn.socket.tx;
+        let calls = sent.user_calls.load(Ordering::Relaxed).max(1);
+        let message = (sent.ring_bytes.load(Ordering::Relaxed) / calls).max(1);
+        Self { unread, message }
+    }
+
     /// Whether `left` bytes, `own` ticks of this thread's and `all` ticks after the wait began, are few enough to wait on.
     fn is_kept(&self, left: u64, own: u64, all: u64) -> bool {
         let read = self.unread.saturating_sub(left);
-        let allowed = (u128::from(EACH) * u128::from(read)) >> 20;
+        let bytes = (u128::from(MEBIBYTE) * u128::from(read)) >> 20;
+        let allowed = bytes + u128::from(MESSAGE) * u128::from(read / self.message);
         all < LONGEST && u128::from(own.saturating_sub(GRACE)) <= allowed
     }
 }
@@ -50,7 +65,7 @@ pub(super) fn await_reader(conn: &Conn) {
     if !TRIES.is_due() {
         return;
     }
-    if let Some(is_emptied) = is_emptied(conn, &Pace { unread }) {
+    if let Some(is_emptied) = is_emptied(conn, &Pace::begin(conn, unread)) {
         TRIES.begin();
         if is_emptied {
             TRIES.note_paid();
@@ -108,15 +123,16 @@ fn is_emptied(conn: &Conn, pace: &Pace) -> Option<bool> {
 mod tests {
     use super::*;
 
-    use std::sync::atomic::Ordering;
-
     use crate::both_ends::BothEnds;
 
     const MS: u64 = 2_600_000;
 
     #[test]
     fn a_reader_is_waited_for_as_long_as_it_keeps_pace() {
-        let pace = Pace { unread: 1 << 20 };
+        let pace = Pace {
+            unread: 1 << 20,
+            message: 1 << 20,
+        };
         // Nothing read: 0.1 ms.
         assert!(pace.is_kept(1 << 20, MS / 20, MS / 20));
         assert!(!pace.is_kept(1 << 20, MS / 5, MS / 5));
@@ -130,14 +146,32 @@ mod tests {
 
     #[test]
     fn a_reader_of_little_is_waited_for_shortly() {
-        let pace = Pace { unread: FEW };
+        let pace = Pace {
+            unread: FEW,
+            message: FEW,
+        };
         assert!(pace.is_kept(1, GRACE + MS / 20, MS));
         assert!(!pace.is_kept(1, GRACE + MS / 10, MS));
     }
 
     #[test]
+    fn a_reader_of_small_messages_is_waited_for_longer() {
+        let pace = |message| Pace {
+            unread: 1 << 20,
+            message,
+        };
+        // An eighth of a mebibyte read: half a millisecond for its bytes, and 6.5 more where these are 16,384 messages.
+        let is_kept = |message, ms| pace(message).is_kept(7 << 17, ms * MS, ms * MS);
+        assert!(is_kept(8, 6) && !is_kept(8, 8));
+        assert!(!is_kept(4096, 1));
+    }
+
+    #[test]
     fn more_than_at_first_is_nothing_read() {
-        let pace = Pace { unread: 0 };
+        let pace = Pace {
+            unread: 0,
+            message: 1,
+        };
         assert!(pace.is_kept(100, GRACE, GRACE) && !pace.is_kept(100, GRACE + 1, GRACE + 1));
     }
 
@@ -147,9 +181,8 @@ mod tests {
         let [conn, peer] = ends.conns();
         ends.send(b"in the ring");
         assert!(reads(&conn));
-        let pace = Pace {
-            unread: conn.in_flight(),
-        };
+        let pace = Pace::begin(&conn, conn.in_flight());
+        assert_eq!((pace.unread, pace.message), (11, 11));
         // Nobody reads. (`None` where other tests want the cores.)
         assert_ne!(is_emptied(&conn, &pace), Some(true));
         for gone in [slot::SHUT_RD, slot::CLOSED] {

@@ -34,16 +34,28 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     if config::is_confined() {
         return Step::Kernel;
     }
+    let failed = match take_what_is_there(conn, cursor, flags) {
+        Some(Taken::Step(step)) => return step,
+        Some(Taken::Failed(errno)) => Some(errno),
+        Some(Taken::End) | None => None,
+    };
     let receiving = &conn.pair.own.receiving;
     // Another program that had the connection meanwhile may have taken some.
     let counted = receiving.kernel_bytes.load(Ordering::Relaxed);
-    let (taken, error) = tcp::consumed_since(base, counted, was_reset(conn));
+    let was_reset = was_reset(conn) || failed.is_some();
+    let (taken, error) = tcp::consumed_since(base, counted, was_reset);
+    let error = error.or(failed);
     receiving.kernel_bytes.store(taken, Ordering::Relaxed);
     if let Some(errno) = error {
         conn.error().store(errno, Ordering::Relaxed);
     }
     // What has come stays in the queue whatever becomes of the sender, so the kernel's count holds.
-    let queued = || sys::ioctl_int(base, libc::FIONREAD).map_or(0, |n| n as u64);
+    let queued = || {
+        let queued = sys::ioctl_int(base, libc::FIONREAD).map_or(0, |n| n as u64);
+        let brought = until.min(taken + queued);
+        conn.socket.hints.brought.store(brought, Ordering::Relaxed);
+        queued
+    };
     if taken >= until || error.is_none() && taken + queued() >= until {
         return pending(conn).unwrap_or(Step::Kernel);
     }
@@ -72,6 +84,18 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     }
     // SAFETY: the caller's promise.
     unsafe { from_ring(conn, cursor, flags) }
+}
+
+/// Receives bytes that had come when the kernel was last asked for them, by one call and without asking it anew. `None`: there are none,
+/// or a relative or another thread has taken them. With the receiving token.
+fn take_what_is_there(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Option<Taken> {
+    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+    let brought = conn.socket.hints.brought.load(Ordering::Relaxed);
+    if brought <= taken || flags & libc::MSG_PEEK != 0 {
+        return None;
+    }
+    let taken = take(conn, cursor, flags, brought - taken);
+    (!matches!(taken, Taken::Step(Step::Empty))).then_some(taken)
 }
 
 /// Whether the connection has ended by a reset, without a FIN before it: a call of this process was told
@@ -173,4 +197,102 @@ fn go_on_in_ring(conn: &Conn, left: u64) -> bool {
     }
     stay_in_ring(conn);
     true
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::Outcome;
+    use crate::both_ends::BothEnds;
+    use crate::stream::owed::{self, Debt};
+    use crate::stream::receive;
+    use crate::stream::recv::by_kernel_now;
+
+    /// The accepted end has sent again by TCP what was unread in its ring.
+    fn brought(bytes: &[u8]) -> BothEnds {
+        let ends = BothEnds::on_rings();
+        ends.send(bytes);
+        let peer = &ends.conns()[0];
+        let token = &peer.pair.own.sending.token;
+        assert!(peer.take(token));
+        assert!(owed::withdraw(peer) == owed::Withdrawal::Owing);
+        assert!(owed::pay(peer) == Debt::Paid);
+        crate::thread::give(token);
+        ends
+    }
+
+    /// What a receive of `most` bytes that does not wait comes to.
+    fn receive_now(conn: &Conn, most: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = [0u8; 8];
+        let part = [iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: most,
+        }];
+        // SAFETY: the part lies in `bytes`.
+        let received = unsafe {
+            match receive(conn, &part, libc::MSG_DONTWAIT) {
+                Outcome::Kernel => by_kernel_now(conn, &part, 0),
+                outcome => outcome,
+            }
+        };
+        match received {
+            Outcome::Done(n) => Ok(bytes[..n as usize].to_vec()),
+            Outcome::Fail(errno) => Err(errno),
+            Outcome::Kernel => unreachable!("the kernel's own call has been made"),
+        }
+    }
+
+    fn take_by_kernel(conn: &Conn, wanted: u8) {
+        let mut byte = 0;
+        assert_eq!(sys::recv(conn.fd, &raw mut byte, 1, 0), Ok(1));
+        assert_eq!(byte, wanted);
+    }
+
+    #[test]
+    fn what_has_come_is_taken_without_another_question() {
+        let ends = brought(b"unread");
+        let conn = &ends.conns()[1];
+        let known = || conn.socket.hints.brought.load(Ordering::Relaxed);
+        let start = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+        assert_eq!(receive_now(conn, 1).as_deref(), Ok(&b"u"[..]));
+        assert_eq!(known(), start + 6);
+        // A count that was asked for anew would say more.
+        conn.socket
+            .hints
+            .brought
+            .store(start + 3, Ordering::Relaxed);
+        assert_eq!(receive_now(conn, 2).as_deref(), Ok(&b"nr"[..]));
+        assert_eq!(known(), start + 3);
+        assert_eq!(receive_now(conn, 8).as_deref(), Ok(&b"ead"[..]));
+        assert_eq!(conn.receiver().is_bringing(), None);
+        assert_eq!(receive_now(conn, 8), Err(libc::EAGAIN));
+    }
+
+    #[test]
+    fn what_a_relative_has_taken_is_not_expected_any_more() {
+        let ends = brought(b"unread");
+        let conn = &ends.conns()[1];
+        assert_eq!(receive_now(conn, 1).as_deref(), Ok(&b"u"[..]));
+        take_by_kernel(conn, b'n');
+        assert_eq!(receive_now(conn, 4).as_deref(), Ok(&b"read"[..]));
+        assert!(conn.receiver().is_bringing().is_some());
+        assert_eq!(receive_now(conn, 8), Err(libc::EAGAIN));
+        assert_eq!(conn.receiver().is_bringing(), None);
+    }
+
+    #[test]
+    fn a_reset_behind_what_a_relative_has_taken_is_told_once() {
+        let ends = brought(b"ur");
+        let [near, far] = ends.fds;
+        let conn = &ends.conns()[1];
+        assert_eq!(receive_now(conn, 1).as_deref(), Ok(&b"u"[..]));
+        take_by_kernel(conn, b'r');
+        sys::reset(near);
+        while sys::ready(far, libc::POLLHUP) & libc::POLLHUP == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(receive_now(conn, 8), Err(libc::ECONNRESET));
+        assert_eq!(receive_now(conn, 8).as_deref(), Ok(&b""[..]));
+    }
 }
