@@ -22,8 +22,8 @@ pub(crate) fn before_fork() {
 }
 
 impl Set {
-    /// A thread is about to sleep on the set, and is counted at its doors. If a relative waits on the set, too,
-    /// this process looks from time to time from here on.
+    /// A thread looks at the set, or is about to sleep on it and is counted at its doors. If a relative waits on the set, too, or only
+    /// looks now and then, this process looks from time to time from here on.
     #[inline]
     pub(crate) fn notice_relatives(&self) {
         if !self.waited_on.is_unknown() {

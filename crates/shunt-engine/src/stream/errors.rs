@@ -171,11 +171,20 @@ pub(crate) fn name_reset(conn: &Conn) {
     }
 }
 
-/// Takes the error that the program has still to see.
+/// Takes the error that the program has still to see. A relative may have heard of it from the kernel, and not this process: so the
+/// kernel is asked whether the connection has ended, and the calls that follow know.
 pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
     let state = &conn.socket.hints.kernel_state;
     state.fetch_and(!LEFT, Ordering::Relaxed);
-    match conn.error().swap(0, Ordering::Relaxed) {
+    let kept = conn.error().swap(0, Ordering::Relaxed);
+    if kept != 0
+        && let Some(base) = conn.base()
+    {
+        const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP;
+        let ends = sys::ready(base, libc::POLLRDHUP) & ENDS;
+        state.fetch_or(ends as u32, Ordering::Relaxed);
+    }
+    match kept {
         0 => None,
         errno @ 1..=MOST_ERRNO => Some(errno),
         // Not an error number: a relative has written nonsense.
