@@ -33,7 +33,8 @@ impl Set {
 
     #[cold]
     fn notice(&self) {
-        if !self.is_own() && self.is_shunted() && self.waited_on.raise() {
+        let is_raised = self.waited_on.is_raised();
+        if !is_raised && !self.is_own() && self.is_shunted() && self.waited_on.raise() {
             // Pairs with the one between a sleeper's word at its doors and its look at the flag.
             full();
             let mut is_asleep = false;
@@ -42,7 +43,10 @@ impl Set {
                 self.wake_any();
             }
         }
-        if self.waited_on.is_raised() && !self.is_in_turns.swap(true, Ordering::Relaxed) {
+        if self.waited_on.is_raised()
+            && !self.is_in_turns.load(Ordering::Relaxed)
+            && !self.is_in_turns.swap(true, Ordering::Relaxed)
+        {
             self.outside.fetch_add(1, Ordering::AcqRel);
         }
     }

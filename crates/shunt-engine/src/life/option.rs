@@ -111,6 +111,8 @@ pub unsafe fn setsockopt(
         if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
             && socket.stage() == Stage::Attached
         {
+            // Only a real call knows of the option.
+            socket.hints.brought.store(0, Ordering::Relaxed);
             // Threads that sleep in a receive continue in the kernel's own call, which returns fewer bytes after a signal.
             wake::wake_all();
         }

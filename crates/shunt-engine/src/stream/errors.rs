@@ -171,18 +171,18 @@ pub(crate) fn name_reset(conn: &Conn) {
     }
 }
 
-/// Takes the error that the program has still to see. A relative may have heard of it from the kernel, and not this process: so the
-/// kernel is asked whether the connection has ended, and the calls that follow know.
+/// Takes the error that the program has still to see.
 pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
+    const OVER: u32 = (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as u32;
     let state = &conn.socket.hints.kernel_state;
     state.fetch_and(!LEFT, Ordering::Relaxed);
     let kept = conn.error().swap(0, Ordering::Relaxed);
-    if kept != 0
-        && let Some(base) = conn.base()
-    {
-        const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP;
-        let ends = sys::ready(base, libc::POLLRDHUP) & ENDS;
-        state.fetch_or(ends as u32, Ordering::Relaxed);
+    if matches!(
+        kept,
+        libc::ECONNRESET | libc::ECONNABORTED | libc::ETIMEDOUT
+    ) {
+        // A relative may have heard of it, and not this process, whose next calls must know.
+        state.fetch_or(OVER, Ordering::Relaxed);
     }
     match kept {
         0 => None,

@@ -21,8 +21,8 @@ const MEBIBYTE: u64 = 10_400_000;
 /// … and for each message of these: about as long as the reader would take for it by TCP (0.4 µs). What this thread gives to others by
 /// yields does not count.
 const MESSAGE: u64 = 1_000;
-/// No yield is begun after this time (about 8 ms). (The last one may take longer, as others have their turns.)
-const LONGEST: u64 = 21_000_000;
+/// No look and no yield is begun after this time, in nanoseconds. (The last yield may take longer, as others have their turns.)
+const LONGEST: u64 = 8_000_000;
 /// A reader on another core reads something within this time (about 10 µs). If it does not this thread makes way.
 const LOOK: u64 = 26_000;
 
@@ -45,7 +45,7 @@ impl Pace {
         Self { unread, message }
     }
 
-    /// Whether `left` bytes, `own` ticks of this thread's and `all` ticks after the wait began, are few enough to wait on.
+    /// Whether `left` bytes, `own` ticks of this thread's and `all` nanoseconds after the wait began, are few enough to wait on.
     fn is_kept(&self, left: u64, own: u64, all: u64) -> bool {
         let read = self.unread.saturating_sub(left);
         let bytes = (u128::from(MEBIBYTE) * u128::from(read)) >> 20;
@@ -86,7 +86,7 @@ fn reads(conn: &Conn) -> bool {
 fn is_emptied(conn: &Conn, pace: &Pace) -> Option<bool> {
     /// So many slices of strangers' in a row, in which nothing is read, are the last ones.
     const SLICES: u32 = 2;
-    let start = sys::ticks();
+    let (start, began) = (sys::ticks(), sys::now());
     let (mut away, mut read_at, mut before, mut slices) = (0u64, start, pace.unread, 0);
     loop {
         let left = conn.in_flight();
@@ -94,11 +94,11 @@ fn is_emptied(conn: &Conn, pace: &Pace) -> Option<bool> {
             return Some(true);
         }
         let now = sys::ticks();
-        let all = now.wrapping_sub(start);
+        let own = now.wrapping_sub(start).saturating_sub(away);
         if !reads(conn) {
             return None;
         }
-        if !pace.is_kept(left, all.saturating_sub(away), all) {
+        if !pace.is_kept(left, own, sys::now().saturating_sub(began)) {
             return Some(false);
         }
         if left < before {
@@ -125,7 +125,9 @@ mod tests {
 
     use crate::both_ends::BothEnds;
 
+    /// A millisecond of ticks, and of nanoseconds.
     const MS: u64 = 2_600_000;
+    const MILLI: u64 = 1_000_000;
 
     #[test]
     fn a_reader_is_waited_for_as_long_as_it_keeps_pace() {
@@ -134,14 +136,14 @@ mod tests {
             message: 1 << 20,
         };
         // Nothing read: 0.1 ms.
-        assert!(pace.is_kept(1 << 20, MS / 20, MS / 20));
-        assert!(!pace.is_kept(1 << 20, MS / 5, MS / 5));
+        assert!(pace.is_kept(1 << 20, MS / 20, MILLI / 20));
+        assert!(!pace.is_kept(1 << 20, MS / 5, MILLI / 5));
         // Half a mebibyte read: two milliseconds more, …
-        assert!(pace.is_kept(1 << 19, 2 * MS, 2 * MS));
-        assert!(!pace.is_kept(1 << 19, 2 * MS + MS / 5, 2 * MS + MS / 5));
+        assert!(pace.is_kept(1 << 19, 2 * MS, 2 * MILLI));
+        assert!(!pace.is_kept(1 << 19, 2 * MS + MS / 5, 3 * MILLI));
         // … in which the time of others does not count, up to a bound.
-        assert!(pace.is_kept(1 << 19, 2 * MS, 7 * MS));
-        assert!(!pace.is_kept(1 << 19, 2 * MS, 9 * MS));
+        assert!(pace.is_kept(1 << 19, 2 * MS, 7 * MILLI));
+        assert!(!pace.is_kept(1 << 19, 2 * MS, 9 * MILLI));
     }
 
     #[test]
@@ -150,8 +152,8 @@ mod tests {
             unread: FEW,
             message: FEW,
         };
-        assert!(pace.is_kept(1, GRACE + MS / 20, MS));
-        assert!(!pace.is_kept(1, GRACE + MS / 10, MS));
+        assert!(pace.is_kept(1, GRACE + MS / 20, MILLI));
+        assert!(!pace.is_kept(1, GRACE + MS / 10, MILLI));
     }
 
     #[test]
@@ -161,7 +163,7 @@ mod tests {
             message,
         };
         // An eighth of a mebibyte read: half a millisecond for its bytes, and 6.5 more where these are 16,384 messages.
-        let is_kept = |message, ms| pace(message).is_kept(7 << 17, ms * MS, ms * MS);
+        let is_kept = |message, ms| pace(message).is_kept(7 << 17, ms * MS, ms * MILLI);
         assert!(is_kept(8, 6) && !is_kept(8, 8));
         assert!(!is_kept(4096, 1));
     }

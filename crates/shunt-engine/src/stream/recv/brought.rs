@@ -18,6 +18,7 @@ use crate::socket::bump;
 use crate::stream::Conn;
 use crate::stream::errors::abort;
 use crate::stream::recall::{is_never_answered, stay_in_ring};
+use crate::stream::waits_for_many;
 use crate::sys::Errno;
 use crate::{sys, tcp};
 
@@ -50,13 +51,18 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         conn.error().store(errno, Ordering::Relaxed);
     }
     // What has come stays in the queue whatever becomes of the sender, so the kernel's count holds.
-    let queued = || {
-        let queued = sys::ioctl_int(base, libc::FIONREAD).map_or(0, |n| n as u64);
-        let brought = until.min(taken + queued);
-        conn.socket.hints.brought.store(brought, Ordering::Relaxed);
-        queued
+    let come = || taken + sys::ioctl_int(base, libc::FIONREAD).map_or(0, |n| n as u64);
+    let come = if error.is_none() && taken < until {
+        come()
+    } else {
+        taken
     };
-    if taken >= until || error.is_none() && taken + queued() >= until {
+    let is_all = come >= until;
+    // A real call takes bytes that nobody counts.
+    let counts = !is_all || cursor.done() == 0 && !waits_for_many(base);
+    let known = if counts { come.min(until) } else { 0 };
+    conn.socket.hints.brought.store(known, Ordering::Relaxed);
+    if is_all && (taken >= until || !counts || flags & libc::MSG_PEEK != 0) {
         return pending(conn).unwrap_or(Step::Kernel);
     }
     // What follows these bytes is payload, too, so it may be received with them; only what is taken
@@ -87,11 +93,11 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
 }
 
 /// Receives bytes that had come when the kernel was last asked for them, by one call and without asking it anew. `None`: there are none,
-/// or a relative or another thread has taken them. With the receiving token.
+/// a relative or another thread has taken them, or there may be an urgent mark behind what this receive has. With the receiving token.
 fn take_what_is_there(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Option<Taken> {
     let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
     let brought = conn.socket.hints.brought.load(Ordering::Relaxed);
-    if brought <= taken || flags & libc::MSG_PEEK != 0 {
+    if brought <= taken || flags & libc::MSG_PEEK != 0 || cursor.done() > 0 {
         return None;
     }
     let taken = take(conn, cursor, flags, brought - taken);
@@ -279,6 +285,40 @@ mod tests {
         assert!(conn.receiver().is_bringing().is_some());
         assert_eq!(receive_now(conn, 8), Err(libc::EAGAIN));
         assert_eq!(conn.receiver().is_bringing(), None);
+    }
+
+    #[test]
+    fn urgent_data_behind_what_has_come_ends_a_receive() {
+        let ends = brought(b"unread");
+        let [near, far] = ends.fds;
+        let conn = &ends.conns()[1];
+        assert_eq!(receive_now(conn, 2).as_deref(), Ok(&b"un"[..]));
+        for (bytes, flags) in [(&b"x"[..], 0), (b"!", libc::MSG_OOB), (b"y", 0)] {
+            // SAFETY: the bytes are there.
+            let sent = unsafe { libc::send(near, bytes.as_ptr().cast(), bytes.len(), flags) };
+            assert_eq!(sent, 1);
+        }
+        while sys::ready(far, libc::POLLPRI) & libc::POLLPRI == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(receive_now(conn, 8).as_deref(), Ok(&b"readx"[..]));
+        let mut byte = 0;
+        assert_eq!(sys::recv(far, &raw mut byte, 1, libc::MSG_OOB), Ok(1));
+        assert_eq!(byte, b'!');
+        assert_eq!(receive_now(conn, 8).as_deref(), Ok(&b"y"[..]));
+    }
+
+    #[test]
+    fn who_wants_several_bytes_at_least_receives_by_the_kernel() {
+        let ends = brought(b"unread");
+        let conn = &ends.conns()[1];
+        let known = || conn.socket.hints.brought.load(Ordering::Relaxed);
+        sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &4).unwrap();
+        for bytes in [&b"un"[..], b"re", b"ad"] {
+            assert_eq!(receive_now(conn, 2).as_deref(), Ok(bytes));
+            assert_eq!(known(), 0);
+        }
+        assert_eq!(receive_now(conn, 8), Err(libc::EAGAIN));
     }
 
     #[test]
