@@ -8,19 +8,19 @@ use super::inherit::{before_sharing_table, before_stdio, copied_apart, replaced_
 use super::track::forget_stale;
 use crate::entry::{self, Entry};
 use crate::hold::Held;
-use crate::socket::{SOCKETS, Stage};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream;
 use crate::{Outcome, config, control, epoll, reach, recycle, region, sys, thread, wake};
 
 /// Whether a close of this descriptor ends more than the kernel knows of. Then the real call has to follow [`close`], or
-/// the connection is open and half ended.
+/// the connection is open and half ended. (Also in the child of a `vfork` that nobody saw: that it is one [`close`] finds out.)
 pub fn is_close_whole(fd: c_int) -> bool {
     let ends_more = match entry::look(fd) {
         Entry::Socket(socket) => socket.stage() != Stage::Plain,
         Entry::Set(_) => true,
         Entry::Ours | Entry::Other => false,
     };
-    ends_more && thread::owns_descriptors()
+    ends_more && thread::owns_memory()
 }
 
 /// Before a real call that does no more than look at a descriptor, or copy it (after `Kernel`). `Fail(EBADF)` for one of
@@ -39,12 +39,24 @@ pub fn close(fd: c_int) -> Outcome {
         Entry::Other => {}
         Entry::Ours => return Outcome::Fail(libc::EBADF),
         entry => {
-            if thread::owns_descriptors() {
+            if may_forget(entry) {
                 closing(fd, entry);
             }
         }
     }
     Outcome::Kernel
+}
+
+/// Whether a close of what this is may leave a trace in memory. Of a connection that has not come to shuntd yet the kernel is not
+/// asked: if the child of a `vfork` that nobody saw closes it, its parent's stays TCP, and that is all.
+fn may_forget(entry: Entry) -> bool {
+    let is_kernels = |socket: &Socket| {
+        matches!(socket.stage(), Stage::Fresh | Stage::Candidate) && socket.share.is_unknown()
+    };
+    match entry {
+        Entry::Socket(socket) if is_kernels(socket) => thread::owns_memory(),
+        _ => thread::owns_descriptors(),
+    }
 }
 
 /// Instead of `close_range` (`Kernel`: nothing of ours is touched).
