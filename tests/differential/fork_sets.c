@@ -146,4 +146,34 @@ static void in_vain(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(of_bytes, SPLIT | COLD), CASE(of_an_end, SPLIT | COLD), CASE(of_both, SPLIT | COLD), CASE(of_parent, SPLIT | COLD), CASE(in_vain, SPLIT | COLD))
+// The child asks the set from outside, and takes what there is: it is not ready any more. Its parent only waits for its end.
+static void child_polls(struct end *e)
+{
+    enum { ROUNDS = 3 };
+    struct kid kid;
+    char byte;
+    AT(S) {
+        int set = set_with(e, FD);
+        kid = spawn(e);
+        for (int i = 0; kid.pid == 0 && i < ROUNDS; i++) {
+            struct pollfd p = {set, POLLIN, 0};
+            int before = poll(&p, 1, PATIENCE_MS);
+            told(e, "child", set, 0);
+            int got = recv(FD, &byte, 1, 0);
+            say(e, "%d, %d, then %d", before, got, poll(&p, 1, 0));
+            told(e, "child", set, 0);
+            MUST(send(FD, &byte, 1, 0));
+        }
+        if (kid.pid == 0)
+            _exit(0);
+        close(set);
+    }
+    AT(C)
+        for (int i = 0; i < ROUNDS; i++) {
+            MUST(send(FD, "x", 1, 0));
+            MUST(recv(FD, &byte, 1, 0));
+        }
+    AT(S) reap(e, &kid);
+}
+
+DIFF_MAIN(CASE(child_polls, SPLIT | COLD), CASE(of_bytes, SPLIT | COLD), CASE(of_an_end, SPLIT | COLD), CASE(of_both, SPLIT | COLD), CASE(of_parent, SPLIT | COLD), CASE(in_vain, SPLIT | COLD))

@@ -377,7 +377,6 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
     if !set.is_shunted() && set.listeners.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    set.notice_relatives();
     set.with(|state| {
         base_events::narrow(set, state);
         // In this order: a call that is taken out says only that a log has news, so the logs come after it.

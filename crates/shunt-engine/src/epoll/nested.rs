@@ -107,8 +107,8 @@ pub(crate) fn expose(set: &'static Set) {
             set.with(|state| outside::ring(set, state));
             set.wake_any();
         }
-    } else if set.plain_sleepers.load(Ordering::SeqCst) == 0 && !set.naps() {
-        // A thread in a plain wait knows of nothing else; and a child leaves its parent the kick.
+    } else if set.plain_sleepers.load(Ordering::SeqCst) == 0 {
+        // A thread in a plain wait knows of nothing else.
         set.exposed.store(false, Ordering::Relaxed);
         set.hear_kick();
     }

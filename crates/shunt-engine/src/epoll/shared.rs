@@ -22,8 +22,8 @@ pub(crate) fn before_fork() {
 }
 
 impl Set {
-    /// A thread looks at the set, or is about to sleep on it and is counted at its doors. If a relative waits on the set, too, or only
-    /// looks now and then, this process looks from time to time from here on.
+    /// A wait on the set looks at it, or is about to sleep and is counted at its doors. If a relative waits on the set, too, though
+    /// it may never sleep, this process looks from time to time from here on. (A look from outside takes kicks, so it is none.)
     #[inline]
     pub(crate) fn notice_relatives(&self) {
         if !self.waited_on.is_unknown() {

@@ -1,5 +1,7 @@
 //! Descriptors that close, multiply, or get a stdio stream.
 
+use std::sync::atomic::Ordering;
+
 use libc::{c_int, c_uint};
 use shunt_abi::Reason;
 
@@ -51,7 +53,9 @@ pub fn close(fd: c_int) -> Outcome {
 /// asked: if the child of a `vfork` that nobody saw closes it, its parent's stays TCP, and that is all.
 fn may_forget(entry: Entry) -> bool {
     let is_kernels = |socket: &Socket| {
-        matches!(socket.stage(), Stage::Fresh | Stage::Candidate) && socket.share.is_unknown()
+        matches!(socket.stage(), Stage::Fresh | Stage::Candidate)
+            && !socket.dealings.told.load(Ordering::Relaxed)
+            && socket.share.is_unknown()
     };
     match entry {
         Entry::Socket(socket) if is_kernels(socket) => thread::owns_memory(),
